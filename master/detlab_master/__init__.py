@@ -1,0 +1,1 @@
+"""The Detlab master: API, scheduler, experiments, searchers, persistence."""

@@ -1,0 +1,1 @@
+"""What the master keeps: frozen records in, frozen records out; rows and connections stay inside this package."""

@@ -1,0 +1,225 @@
+"""The store's contract. Every implementation passes tests/contracts/test_store.py, the in-memory fake included.
+
+Reads are synchronous, may be called from several threads at once, and see everything that was committed before them.
+They return frozen records, or ``None`` / empty where there is nothing. Writes go through `commit`, which answers once
+the transaction is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from detlab_master.core.states import CheckpointState, ExperimentState, TrialState
+from detlab_master.store import records
+from detlab_master.store.writes import Write
+
+
+class StoreUnavailable(Exception):
+    """The database cannot be reached or written to at the moment; nothing of the transaction happened."""
+
+
+class StoreConflict(Exception):
+    """The transaction contradicts what is stored (a duplicate key, say); nothing of it happened."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Which part of a list: ``limit`` None means all; a negative ``offset`` counts from the end."""
+
+    offset: int = 0
+    limit: int | None = None
+    order_by: str = "id"
+    descending: bool = False
+
+
+@dataclass(frozen=True)
+class ExperimentFilter:
+    """Fields that are None do not filter; ``owner_ids`` is how a user who is no admin sees only their own."""
+
+    owner_ids: Sequence[int] | None = None
+    states: Sequence[ExperimentState] | None = None
+    archived: bool | None = None
+    project_id: int | None = None
+    ids: Sequence[int] | None = None
+    name: str | None = None  # substring, case-insensitive
+    description: str | None = None  # substring, case-insensitive
+    labels: Sequence[str] | None = None  # has all of them
+
+
+@dataclass(frozen=True)
+class ExperimentTotals:
+    """What lists show beside an experiment, computed by the store."""
+
+    experiment_id: int
+    trial_count: int = 0
+    trial_ids: tuple[int, ...] = ()
+    checkpoint_count: int = 0  # COMPLETED and PARTIALLY_DELETED ones
+    checkpoint_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class LogFilter:
+    """Fields that are None do not filter; ``rank_ids`` may hold -1 for lines without a rank."""
+
+    task_ids: Sequence[str]
+    allocation_ids: Sequence[str] | None = None
+    agent_ids: Sequence[str] | None = None
+    container_ids: Sequence[str] | None = None
+    rank_ids: Sequence[int] | None = None
+    levels: Sequence[str] | None = None
+    sources: Sequence[str] | None = None
+    stdtypes: Sequence[str] | None = None
+    search_text: str | None = None  # substring
+    search_regex: bool = False
+    after: float | None = None  # exclusive
+    before: float | None = None  # inclusive
+
+
+class UserReads(Protocol):
+    def get(self, user_id: int) -> records.User | None: ...
+    def by_name(self, username: str) -> records.User | None: ...
+    def all(self) -> list[records.User]: ...
+    def session(self, token_hash: str) -> records.Session | None: ...
+
+
+class ProjectReads(Protocol):
+    """Workspace 1 and project 1, both "Uncategorized" and immutable, are there from the start."""
+
+    def project(self, project_id: int) -> records.Project | None: ...
+    def workspace(self, workspace_id: int) -> records.Workspace | None: ...
+    def find(self, workspace_name: str, project_name: str) -> records.Project | None: ...
+
+
+class ExperimentReads(Protocol):
+    def get(self, experiment_id: int) -> records.Experiment | None: ...
+    def find(self, where: ExperimentFilter, page: Page) -> tuple[list[records.Experiment], int]:
+        """That page of the matching experiments, and how many match in all.
+
+        order_by: id, name, description, start_time, end_time, state, progress, owner_id, project_id,
+        forked_from, num_trials, checkpoint_count, checkpoint_bytes; ties by id.
+        """
+        ...
+
+    def unfinished(self) -> list[records.Experiment]:
+        """Those that are not terminal, by id: what a master that starts again takes up."""
+        ...
+
+    def totals(self, experiment_ids: Sequence[int]) -> dict[int, ExperimentTotals]: ...
+    def searcher_events(self, experiment_id: int) -> list[records.SearcherEvent]: ...
+
+
+class TrialReads(Protocol):
+    def get(self, trial_id: int) -> records.Trial | None: ...
+    def find(
+        self, experiment_id: int, states: Sequence[TrialState] | None, page: Page
+    ) -> tuple[list[records.Trial], int]:
+        """order_by: id, start_time, end_time, state, searcher_metric, total_batches, restarts; ties by id."""
+        ...
+
+    def task(self, task_id: str) -> records.Task | None: ...
+    def allocation(self, allocation_id: str) -> records.Allocation | None: ...
+    def allocations(self, task_id: str) -> list[records.Allocation]:
+        """All runs of a task, in order."""
+        ...
+
+    def open_allocations(self) -> list[records.Allocation]:
+        """Those that have not ended, in queue order."""
+        ...
+
+
+class MetricReads(Protocol):
+    def report(self, trial_id: int, group: str, steps_completed: int) -> records.MetricReport | None:
+        """The one that is not archived."""
+        ...
+
+    def reports(
+        self,
+        trial_ids: Sequence[int],
+        group: str | None = None,
+        *,
+        include_archived: bool = False,
+        after: tuple[int, int, int] | None = None,
+        limit: int | None = None,
+    ) -> list[records.MetricReport]:
+        """By (trial_id, steps_completed, id); ``after`` is the last such triple already seen."""
+        ...
+
+
+class CheckpointReads(Protocol):
+    def get(self, uuid: str) -> records.Checkpoint | None: ...
+    def find(
+        self,
+        *,
+        experiment_id: int | None = None,
+        trial_id: int | None = None,
+        states: Sequence[CheckpointState] | None = None,
+    ) -> list[records.Checkpoint]:
+        """By (trial_id, steps_completed, reported_at)."""
+        ...
+
+    def latest(self, trial_id: int) -> records.Checkpoint | None:
+        """The COMPLETED one with the most steps_completed (the later report where equal)."""
+        ...
+
+    def storage_id(self, config: records.Json) -> int:
+        """The number of this storage configuration; the same configuration always has the same one.
+
+        This one read may write (its own short transaction).
+        """
+        ...
+
+
+class LogReads(Protocol):
+    def find(
+        self, where: LogFilter, *, after_id: int = 0, limit: int | None = None, descending: bool = False
+    ) -> list[records.LogLine]:
+        """By id, that is in the order of arrival; only ids above ``after_id``."""
+        ...
+
+
+@dataclass(frozen=True)
+class HighestIds:
+    """The highest ids that are in use: the engine counts on from here."""
+
+    experiment: int
+    trial: int
+    user: int
+    queue_order: int
+
+
+class Store(Protocol):
+    @property
+    def users(self) -> UserReads: ...
+    @property
+    def projects(self) -> ProjectReads: ...
+    @property
+    def experiments(self) -> ExperimentReads: ...
+    @property
+    def trials(self) -> TrialReads: ...
+    @property
+    def metrics(self) -> MetricReads: ...
+    @property
+    def checkpoints(self) -> CheckpointReads: ...
+    @property
+    def logs(self) -> LogReads: ...
+
+    def commit(self, writes: Sequence[Write]) -> Future[None]:
+        """One transaction; transactions take effect in the order of the calls.
+
+        Transactions that wait together are committed together (group commit). The future fails with
+        `StoreConflict` or `StoreUnavailable`, and then nothing of this transaction happened, while the others
+        that waited beside it are not touched by its failure.
+        """
+        ...
+
+    def highest_ids(self) -> HighestIds: ...
+    def cluster_id(self) -> str:
+        """Made at the first start, kept for ever."""
+        ...
+
+    def close(self) -> None:
+        """Waits for what was handed to `commit`, then lets go of the database."""
+        ...

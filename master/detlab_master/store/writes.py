@@ -1,0 +1,119 @@
+"""The changes that the store can be asked for. A list of them is one transaction: all of it happens, or nothing.
+
+``Save*`` writes replace the whole record of that id, or create it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from detlab_master.store import records
+
+
+@dataclass(frozen=True)
+class SaveUser:
+    user: records.User
+
+
+@dataclass(frozen=True)
+class SaveSession:
+    session: records.Session
+
+
+@dataclass(frozen=True)
+class DeleteSession:
+    token_hash: str
+
+
+@dataclass(frozen=True)
+class DeleteSessionsOf:
+    """Every session of one allocation, when it has ended."""
+
+    allocation_id: str
+
+
+@dataclass(frozen=True)
+class SaveExperiment:
+    experiment: records.Experiment
+
+
+@dataclass(frozen=True)
+class DeleteExperiment:
+    """With its trials, tasks, allocations, metrics, checkpoints' records, searcher events and logs."""
+
+    experiment_id: int
+
+
+@dataclass(frozen=True)
+class SaveTrial:
+    trial: records.Trial
+
+
+@dataclass(frozen=True)
+class SaveTask:
+    task: records.Task
+
+
+@dataclass(frozen=True)
+class SaveAllocation:
+    allocation: records.Allocation
+
+
+@dataclass(frozen=True)
+class AppendSearcherEvent:
+    """Fails the transaction when (experiment_id, seq) is there already."""
+
+    event: records.SearcherEvent
+
+
+@dataclass(frozen=True)
+class InsertReport:
+    report: records.MetricReport
+
+
+@dataclass(frozen=True)
+class ReplaceReport:
+    """The metrics of the unarchived report with this trial, group and steps_completed, by merged ones."""
+
+    report: records.MetricReport
+
+
+@dataclass(frozen=True)
+class ArchiveReports:
+    """Roll back: reports of runs before ``run_id`` in ``group`` at >= steps, in other groups at > steps."""
+
+    trial_id: int
+    run_id: int
+    group: str
+    steps_completed: int
+
+
+@dataclass(frozen=True)
+class SaveCheckpoint:
+    checkpoint: records.Checkpoint
+
+
+@dataclass(frozen=True)
+class AppendLogs:
+    """Lines whose (container_id, offset) is there already are dropped: shipping may repeat itself."""
+
+    lines: tuple[records.LogLine, ...]
+
+
+Write = (
+    SaveUser
+    | SaveSession
+    | DeleteSession
+    | DeleteSessionsOf
+    | SaveExperiment
+    | DeleteExperiment
+    | SaveTrial
+    | SaveTask
+    | SaveAllocation
+    | AppendSearcherEvent
+    | InsertReport
+    | ReplaceReport
+    | ArchiveReports
+    | SaveCheckpoint
+    | AppendLogs
+)
