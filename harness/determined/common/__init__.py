@@ -1,0 +1,1 @@
+"""What the client, the task entry points and the training APIs share."""
