@@ -45,6 +45,14 @@ class DeleteExperiment:
 
 
 @dataclass(frozen=True)
+class SetProgress:
+    """Of an experiment, 0..1: comes with every report, so it does not rewrite the whole record."""
+
+    experiment_id: int
+    progress: float
+
+
+@dataclass(frozen=True)
 class SaveTrial:
     trial: records.Trial
 
@@ -107,6 +115,7 @@ Write = (
     | DeleteSessionsOf
     | SaveExperiment
     | DeleteExperiment
+    | SetProgress
     | SaveTrial
     | SaveTask
     | SaveAllocation

@@ -1,0 +1,228 @@
+"""The facts that the master keeps, as frozen dataclasses. Times are Unix seconds (UTC); JSON values are plain Python.
+
+Metric values that JSON cannot carry are the strings ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``, as on the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from detlab_master.core.states import (
+    AllocationState,
+    CheckpointState,
+    ExperimentState,
+    TaskType,
+    TrialState,
+)
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class User:
+    id: int
+    username: str
+    password_hash: str | None  # Argon2 of the client's salted hash; None: only the empty password opens it
+    admin: bool
+    active: bool
+    display_name: str = ""
+    remote: bool = False  # True: identity comes from outside (the Hub), no password login
+    modified_at: float = 0.0
+    last_auth_at: float | None = None
+
+
+@dataclass(frozen=True)
+class Session:
+    """A token that was handed out. Only its SHA-256 is kept."""
+
+    token_hash: str
+    user_id: int
+    kind: str  # "user": a login; "task": DET_USER_TOKEN of a task; "allocation": DET_SESSION_TOKEN of a task
+    created_at: float
+    expires_at: float | None  # None: until it is deleted
+    allocation_id: str | None = None  # of kinds "task" and "allocation": gone when that allocation ends
+
+
+@dataclass(frozen=True)
+class Workspace:
+    id: int
+    name: str
+    owner_id: int
+    archived: bool = False
+    immutable: bool = False
+
+
+@dataclass(frozen=True)
+class Project:
+    id: int
+    workspace_id: int
+    name: str
+    owner_id: int
+    description: str = ""
+    archived: bool = False
+    immutable: bool = False
+
+
+@dataclass(frozen=True)
+class Experiment:
+    id: int
+    job_id: str
+    owner_id: int
+    project_id: int
+    state: ExperimentState
+    config: Json  # merged and defaulted, what tasks get
+    original_config: str  # the submitted text
+    context_sha256: str  # names the model definition's tar.gz in the master's data folder; "" = none
+    context_bytes: int
+    start_time: float
+    end_time: float | None = None
+    name: str = ""
+    description: str = ""
+    notes: str = ""
+    labels: tuple[str, ...] = ()
+    archived: bool = False
+    forked_from: int | None = None
+    progress: float = 0.0  # 0..1
+    error: str = ""  # why the search itself failed, for people
+
+
+@dataclass(frozen=True)
+class Trial:
+    id: int
+    experiment_id: int
+    request_id: int  # ordinal of its creation by the searcher
+    task_id: str
+    state: TrialState
+    hparams: Json
+    seed: int
+    start_time: float
+    end_time: float | None = None
+    run_id: int = 0  # number of allocations so far; reports must carry it
+    restarts: int = 0
+    allocation_id: str | None = None  # the allocation whose end the trial still waits for
+    stopped_by_searcher: bool = False
+    early_exit_reason: str | None = None
+    warm_start_checkpoint: str | None = None
+    progress: float = 0.0
+    runner_state: str = ""
+    total_batches: int = 0  # highest steps_completed reported
+    summary_metrics: Json = field(default_factory=dict)  # rest-api.md 4.2
+    latest_validation: Json | None = None  # {"end_time", "total_batches", "metrics"}
+    best_validation: Json | None = None  # the same, best by searcher metric
+    searcher_metric: float | None = None  # value of best_validation
+    metadata: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Task:
+    id: str
+    type: TaskType
+    owner_id: int
+    job_id: str
+    start_time: float
+    end_time: float | None = None
+    experiment_id: int | None = None
+    trial_id: int | None = None
+
+
+@dataclass(frozen=True)
+class Container:
+    """One container of an allocation: what runs on one agent."""
+
+    id: str
+    agent_id: str
+    slot_ids: tuple[int, ...]
+    state: AllocationState = AllocationState.ASSIGNED
+    exit_code: int | None = None
+    failure: str | None = None  # kind of the failure, see detlab_agent.protocol.Failure
+    failure_message: str = ""
+    address: str = ""
+    daemon: bool = False
+
+    @property
+    def ended(self) -> bool:
+        return self.state is AllocationState.TERMINATED
+
+
+@dataclass(frozen=True)
+class Allocation:
+    id: str
+    task_id: str
+    owner_id: int
+    run_id: int
+    resource_pool: str
+    slots: int
+    priority: int
+    state: AllocationState
+    queued_at: float
+    queue_order: int  # submission order within the cluster
+    started_at: float | None = None  # slots granted
+    ended_at: float | None = None
+    containers: tuple[Container, ...] = ()
+    ready: bool = False  # rendezvous complete: from here on a stop is a signal, not a kill
+    preempt_requested_at: float | None = None
+    preempt_acked: bool = False
+    kill_requested: bool = False
+    aborted: bool = False  # ended by us before it was ready: no failure
+    preemption_timeout: float = 3600.0  # seconds of grace after the signal
+    exit_reason: str = ""
+    exit_code: int | None = None  # of the container that failed first, else 0
+    failure: str | None = None  # kind of that failure, see detlab_agent.protocol.Failure
+
+
+@dataclass(frozen=True)
+class MetricReport:
+    trial_id: int
+    run_id: int
+    group: str
+    steps_completed: int
+    reported_at: float
+    metrics: Json  # avg_metrics
+    batch_metrics: tuple[Json, ...] | None = None
+    archived: bool = False  # rolled back by a later run
+    id: int = 0  # given by the store
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    uuid: str
+    task_id: str
+    allocation_id: str
+    experiment_id: int
+    trial_id: int
+    state: CheckpointState
+    reported_at: float
+    steps_completed: int
+    resources: Mapping[str, int]  # path -> bytes; folders end in "/"
+    metadata: Json
+    storage_id: int | None = None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(self.resources.values())
+
+
+@dataclass(frozen=True)
+class SearcherEvent:
+    experiment_id: int
+    seq: int  # 0, 1, 2... in the order in which the searcher saw them
+    event: Json
+
+
+@dataclass(frozen=True)
+class LogLine:
+    task_id: str
+    allocation_id: str
+    timestamp: float
+    log: str  # ends in "\n" when the line did
+    container_id: str = ""
+    agent_id: str = ""
+    rank_id: int | None = None
+    level: str = ""  # LOG_LEVEL_... or "" when the line did not say
+    stdtype: str = ""
+    source: str = "task"  # task, master or agent
+    offset: int | None = None  # position in its container's output: a repeated line is dropped
+    id: int = 0  # given by the store; increases in the order of arrival
