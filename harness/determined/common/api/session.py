@@ -304,7 +304,7 @@ def _reason(e: BaseException) -> str:
     if isinstance(seen, OSError) and seen.strerror:
         return seen.strerror
     # urllib3 writes "<object>: Failed to establish a new connection: [Errno 111] Connection refused"
-    return str(seen).rsplit(": ", 1)[-1].rsplit("] ", 1)[-1] or type(seen).__name__
+    return str(seen).rsplit(": ", 1)[-1].rsplit("] ", 1)[-1].rstrip(")") or type(seen).__name__
 
 
 def _log_retry(state: tenacity.RetryCallState) -> None:
