@@ -1,0 +1,432 @@
+"""The life of an experiment: the search decides, the trials run, and the end of the last one ends it.
+
+`TRANSITIONS` is the only place that says which state may follow which. An `ExperimentMachine` is the one mutable
+object of the core: it owns the searcher and the experiment's trials, and `handle` changes them in place, because a
+search of thousands of trials must not be copied for each report. It does no I/O: what has to be kept and what has to
+be done comes back as effects, in order. When keeping them fails, the engine throws the machine away and builds it
+anew from the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from detlab_master.core import trial as trials
+from detlab_master.core.allocation import IllegalMove
+from detlab_master.core.records import Allocation, Experiment, Json, SearcherEvent, Trial
+from detlab_master.core.searchers import base as search
+from detlab_master.core.states import ExperimentState as S
+from detlab_master.core.states import TrialState
+
+_STOPPING = {S.STOPPING_CANCELED, S.STOPPING_KILLED, S.STOPPING_COMPLETED, S.STOPPING_ERROR}
+
+TRANSITIONS: dict[S, set[S]] = {
+    S.ACTIVE: {S.PAUSED, S.ERROR} | _STOPPING,
+    S.PAUSED: {S.ACTIVE, S.ERROR} | _STOPPING,
+    S.STOPPING_CANCELED: {S.STOPPING_KILLED, S.CANCELED},
+    S.STOPPING_KILLED: {S.CANCELED},
+    S.STOPPING_COMPLETED: {S.COMPLETED},
+    S.STOPPING_ERROR: {S.STOPPING_KILLED, S.ERROR},
+    S.CANCELED: {S.DELETING},
+    S.COMPLETED: {S.DELETING},
+    S.ERROR: {S.DELETING},
+    S.DELETING: {S.DELETED, S.DELETE_FAILED},
+    S.DELETE_FAILED: {S.DELETING},
+    S.DELETED: set(),
+}
+
+_END = {
+    S.STOPPING_CANCELED: S.CANCELED,
+    S.STOPPING_KILLED: S.CANCELED,
+    S.STOPPING_COMPLETED: S.COMPLETED,
+    S.STOPPING_ERROR: S.ERROR,
+}
+
+
+class Ids(Protocol):
+    """Where the ids of new things come from."""
+
+    def trial(self) -> int: ...
+    def task(self, experiment_id: int) -> str: ...
+
+
+# Events
+
+
+@dataclass(frozen=True)
+class Started:
+    """The experiment was created: the search names its first trials."""
+
+
+@dataclass(frozen=True)
+class Activated:
+    pass
+
+
+@dataclass(frozen=True)
+class Paused:
+    pass
+
+
+@dataclass(frozen=True)
+class Canceled:
+    pass
+
+
+@dataclass(frozen=True)
+class Killed:
+    pass
+
+
+@dataclass(frozen=True)
+class TrialKilled:
+    trial_id: int
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A trial's record after a report; ``validation`` has the metrics when the search must hear of them."""
+
+    trial: Trial
+    validation: Json | None = None
+
+
+@dataclass(frozen=True)
+class TrialProgressed:
+    trial_id: int
+    progress: float
+
+
+@dataclass(frozen=True)
+class EarlyExitReported:
+    trial_id: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class RunnerStateReported:
+    trial_id: int
+    state: str
+
+
+@dataclass(frozen=True)
+class AllocationEnded:
+    trial_id: int
+    allocation: Allocation
+
+
+@dataclass(frozen=True)
+class Edited:
+    """The parts that a person may change at any time (name, notes, labels, archived, configuration of resources)."""
+
+    experiment: Experiment
+
+
+Event = (
+    Started
+    | Activated
+    | Paused
+    | Canceled
+    | Killed
+    | TrialKilled
+    | Reported
+    | TrialProgressed
+    | EarlyExitReported
+    | RunnerStateReported
+    | AllocationEnded
+    | Edited
+)
+
+
+# Effects
+
+
+@dataclass(frozen=True)
+class KeepExperiment:
+    experiment: Experiment
+
+
+@dataclass(frozen=True)
+class KeepTrial:
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class KeepProgress:
+    experiment_id: int
+    progress: float
+
+
+@dataclass(frozen=True)
+class RecordSearcherEvent:
+    event: SearcherEvent
+
+
+@dataclass(frozen=True)
+class TrialEnded:
+    """The trial will not run again; its task is over."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The experiment is terminal now."""
+
+    experiment: Experiment
+
+
+Effect = (
+    KeepExperiment
+    | KeepTrial
+    | KeepProgress
+    | RecordSearcherEvent
+    | TrialEnded
+    | Finished
+    | trials.RequestAllocation
+    | trials.StopAllocation
+    | trials.KillAllocation
+)
+
+
+class ExperimentMachine:
+    """One experiment with its searcher and its trials.
+
+    Args:
+        experiment: the record as it is.
+        searcher: fresh; `restore` feeds it the past.
+        max_restarts: failed runs of a trial that are tried again.
+    """
+
+    def __init__(self, experiment: Experiment, searcher: search.Searcher, *, max_restarts: int) -> None:
+        self.experiment = experiment
+        self.trials: dict[int, Trial] = {}
+        self._searcher = searcher
+        self._max_restarts = max_restarts
+        self._by_request: dict[int, int] = {}  # request id -> trial id
+        self._trial_progress: dict[int, float] = {}  # request id -> 0..1
+        self._open = 0  # trials that are not terminal
+        self._events_seen = 0
+
+    def restore(self, past: Iterable[SearcherEvent], existing: Iterable[Trial]) -> None:
+        """Take up where a master stopped: the searcher's past, then the trials as they were kept."""
+        for recorded in past:
+            # What it decides was carried out then. A decision that made the search fail was kept as a state.
+            try:
+                self._searcher.step(search.event_from_json(recorded.event))
+            except search.SearcherError:
+                pass
+            self._events_seen = recorded.seq + 1
+        for trial in existing:
+            self._adopt(trial)
+
+    def handle(self, event: Event, ids: Ids, now: float) -> list[Effect]:
+        """Apply one event.
+
+        Args:
+            event: what happened.
+            ids: names new trials.
+            now: Unix seconds.
+
+        Returns:
+            What to keep and what to do, in order.
+
+        Raises:
+            IllegalMove: a verb that the state does not allow; nothing was changed.
+        """
+        match event:
+            case Started():
+                return self._search(search.Started(), ids, now)
+            case Activated():
+                return self._activate(now)
+            case Paused():
+                return self._pause(now)
+            case Canceled():
+                return self._stop(S.STOPPING_CANCELED, trials.Canceled(), ids, now)
+            case Killed():
+                return self._stop(S.STOPPING_KILLED, trials.Killed(), ids, now)
+            case TrialKilled(trial_id):
+                return self._trial(trial_id, trials.Killed(), ids, now)
+            case Reported(trial, validation):
+                return self._reported(trial, validation, ids, now)
+            case TrialProgressed(trial_id, progress):
+                return self._progressed(trial_id, progress)
+            case EarlyExitReported(trial_id, reason):
+                return self._trial(trial_id, trials.EarlyExitReported(reason), ids, now)
+            case RunnerStateReported(trial_id, state):
+                return [self._keep(replace(self.trials[trial_id], runner_state=state))]
+            case AllocationEnded(trial_id, allocation):
+                return self._trial(trial_id, trials.AllocationEnded(allocation), ids, now)
+            case Edited(experiment):
+                self.experiment = replace(
+                    experiment, state=self.experiment.state, progress=self.experiment.progress
+                )
+                return [KeepExperiment(self.experiment)]
+
+    # Verbs of the user
+
+    def _activate(self, now: float) -> list[Effect]:
+        if self.experiment.state is S.ACTIVE:
+            return []
+        effects: list[Effect] = [self._move(S.ACTIVE)]
+        for trial in self._open_trials():
+            effects += self._step_trial(trial, trials.Activated(), now)
+        return effects
+
+    def _pause(self, now: float) -> list[Effect]:
+        if self.experiment.state is S.PAUSED:
+            return []
+        effects: list[Effect] = [self._move(S.PAUSED)]
+        for trial in self._open_trials():
+            effects += self._step_trial(trial, trials.Paused(), now)
+        return effects
+
+    def _stop(self, to: S, event: trials.Event, ids: Ids, now: float) -> list[Effect]:
+        state = self.experiment.state
+        if state is to or state is _END[to] or (state.stopping and to not in TRANSITIONS[state]):
+            return []  # it is stopping already, and not more gently than asked
+        effects: list[Effect] = [self._move(to)]
+        for trial in self._open_trials():
+            effects += self._trial(trial.id, event, ids, now)
+        return effects + self._finish_if_done(now)
+
+    # What trials report
+
+    def _reported(self, trial: Trial, validation: Json | None, ids: Ids, now: float) -> list[Effect]:
+        effects: list[Effect] = [self._keep(trial)]
+        if validation is not None:
+            effects += self._search(search.Validated(trial.request_id, dict(validation)), ids, now)
+            effects += self._keep_progress()
+        return effects
+
+    def _progressed(self, trial_id: int, progress: float) -> list[Effect]:
+        trial = replace(self.trials[trial_id], progress=progress)
+        self._trial_progress[trial.request_id] = progress
+        return [self._keep(trial), *self._keep_progress()]
+
+    def _keep_progress(self) -> list[Effect]:
+        progress = min(1.0, max(0.0, self._searcher.progress(self._trial_progress)))
+        if progress == self.experiment.progress:
+            return []
+        self.experiment = replace(self.experiment, progress=progress)
+        return [KeepProgress(self.experiment.id, progress)]
+
+    # The search and its trials
+
+    def _search(self, event: search.Event, ids: Ids, now: float) -> list[Effect]:
+        """Let the searcher hear of an event, and do what it decides."""
+        record = SearcherEvent(self.experiment.id, self._events_seen, search.event_to_json(event))
+        self._events_seen += 1
+        effects: list[Effect] = [RecordSearcherEvent(record)]
+        try:
+            actions = self._searcher.step(event)
+        except search.SearcherError as error:
+            return effects + self._searcher_failed(str(error), ids, now)
+        for action in actions:
+            effects += self._act(action, ids, now)
+        return effects
+
+    def _act(self, action: search.Action, ids: Ids, now: float) -> list[Effect]:
+        match action:
+            case search.Create():
+                return self._create(action, ids, now)
+            case search.Stop(request_id):
+                return self._trial(self._by_request[request_id], trials.StoppedBySearcher(), ids, now)
+            case search.Shutdown(failure, cancel):
+                if self.experiment.state.stopping or self.experiment.state.terminal:
+                    return self._finish_if_done(now)
+                end = S.STOPPING_ERROR if failure else S.STOPPING_CANCELED if cancel else S.STOPPING_COMPLETED
+                return [self._move(end), *self._finish_if_done(now)]
+
+    def _create(self, action: search.Create, ids: Ids, now: float) -> list[Effect]:
+        state = self.experiment.state
+        if state.stopping or state.terminal:
+            return []
+        experiment_id = self.experiment.id
+        source = self.experiment.config.get("searcher", {}).get("source_checkpoint_uuid")
+        trial = Trial(
+            id=ids.trial(),
+            experiment_id=experiment_id,
+            request_id=action.request_id,
+            task_id=ids.task(experiment_id),
+            state=TrialState.PAUSED if state is S.PAUSED else TrialState.ACTIVE,
+            hparams=action.hparams,
+            seed=action.seed,
+            start_time=now,
+            warm_start_checkpoint=source,
+        )
+        started, effects = trials.start(trial)
+        self._adopt(started)
+        return [KeepTrial(started), *effects]
+
+    def _trial(self, trial_id: int, event: trials.Event, ids: Ids, now: float) -> list[Effect]:
+        """Step one trial, and tell the search when it has closed."""
+        before = self.trials[trial_id]
+        effects = self._step_trial(before, event, now)
+        after = self.trials[trial_id]
+        if after.state.terminal and not before.state.terminal:
+            effects.append(TrialEnded(after))
+            self._trial_progress[after.request_id] = 1.0
+            effects += self._search(search.Exited(after.request_id, _exit_reason(after)), ids, now)
+            effects += self._keep_progress()
+            effects += self._finish_if_done(now)
+        return effects
+
+    def _step_trial(self, trial: Trial, event: trials.Event, now: float) -> list[Effect]:
+        after, effects = trials.step(trial, event, max_restarts=self._max_restarts, now=now)
+        if after == trial:
+            return list(effects)
+        if after.state.terminal:
+            self._open -= 1
+        return [self._keep(after), *effects]
+
+    def _searcher_failed(self, why: str, ids: Ids, now: float) -> list[Effect]:
+        state = self.experiment.state
+        if state.stopping or state.terminal:
+            return []
+        self.experiment = replace(self.experiment, error=why)
+        return self._stop(S.STOPPING_ERROR, trials.Canceled(), ids, now)
+
+    def _finish_if_done(self, now: float) -> list[Effect]:
+        state = self.experiment.state
+        if not state.stopping or self._open:
+            return []
+        self.experiment = replace(self.experiment, end_time=now)
+        if state is S.STOPPING_COMPLETED:
+            self.experiment = replace(self.experiment, progress=1.0)
+        return [self._move(_END[state]), Finished(self.experiment)]
+
+    # Bookkeeping
+
+    def _adopt(self, trial: Trial) -> None:
+        self.trials[trial.id] = trial
+        self._by_request[trial.request_id] = trial.id
+        self._trial_progress[trial.request_id] = 1.0 if trial.state.terminal else trial.progress
+        self._open += not trial.state.terminal
+
+    def _keep(self, trial: Trial) -> KeepTrial:
+        self.trials[trial.id] = trial
+        return KeepTrial(trial)
+
+    def _open_trials(self) -> Sequence[Trial]:
+        return [trial for trial in self.trials.values() if not trial.state.terminal]
+
+    def _move(self, to: S) -> KeepExperiment:
+        state = self.experiment.state
+        if to not in TRANSITIONS[state]:
+            allowed = ", ".join(sorted(TRANSITIONS[state])) or "nothing"
+            raise IllegalMove(
+                f"experiment {self.experiment.id} is {state}: it cannot become {to}; from there it can become: {allowed}"
+            )
+        self.experiment = replace(self.experiment, state=to)
+        return KeepExperiment(self.experiment)
+
+
+def _exit_reason(trial: Trial) -> search.ExitReason:
+    if trial.state is TrialState.CANCELED:
+        return "canceled"
+    if trial.state is TrialState.ERROR:
+        return "errored"
+    return "invalid_hp" if trial.early_exit_reason == trials.INVALID_HP else "completed"
