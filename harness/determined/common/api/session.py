@@ -12,6 +12,7 @@ import requests
 import requests.adapters
 import requests.auth
 import tenacity
+import urllib3.exceptions
 
 import determined
 from determined.common.api import address, errors
@@ -111,8 +112,12 @@ class Session:
         """GET `path`. List values in `params` become repeated keys, booleans true or false, None is left out."""
         return self._request("GET", path, params=params, timeout=timeout)
 
-    def post(self, path: str, json: JSON = None, timeout: float | None = None) -> requests.Response:
-        return self._request("POST", path, json=json, timeout=timeout)
+    def post(
+        self, path: str, json: JSON = None, timeout: float | None = None, *, once: bool = False
+    ) -> requests.Response:
+        """POST to `path`. With `once`, for what must not be made twice, only a request that cannot have
+        arrived is tried again."""
+        return self._request("POST", path, json=json, timeout=timeout, once=once)
 
     def patch(self, path: str, json: JSON = None, timeout: float | None = None) -> requests.Response:
         return self._request("PATCH", path, json=json, timeout=timeout)
@@ -195,6 +200,7 @@ class Session:
         timeout: float | None = None,
         stream: bool = False,
         headers: dict[str, str] | None = None,
+        once: bool = False,
     ) -> requests.Response:
         asked = f"{method} /{path.lstrip('/')}"
         read_timeout = timeout if timeout is not None else (None if stream else READ_TIMEOUT)
@@ -220,6 +226,10 @@ class Session:
                 f"the master at {self.master} did not answer {asked} within {read_timeout:g} s"
             ) from e
         except (requests.exceptions.ConnectionError, requests.exceptions.ChunkedEncodingError) as e:
+            if once and not _never_arrived(e):
+                raise errors.MasterUnreachable(
+                    f"the master at {self.master} broke off {asked} ({_reason(e)}): it may or may not have been done"
+                ) from e
             raise _TryAgain(
                 errors.MasterUnreachable(f"cannot reach the master at {self.master} ({_reason(e)})")
             ) from e
@@ -305,6 +315,11 @@ def _reason(e: BaseException) -> str:
         return seen.strerror
     # urllib3 writes "<object>: Failed to establish a new connection: [Errno 111] Connection refused"
     return str(seen).rsplit(": ", 1)[-1].rsplit("] ", 1)[-1].rstrip(")") or type(seen).__name__
+
+
+def _never_arrived(e: BaseException) -> bool:
+    cause = getattr(e.args[0], "reason", None) if e.args else None
+    return isinstance(cause, (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError))
 
 
 def _log_retry(state: tenacity.RetryCallState) -> None:

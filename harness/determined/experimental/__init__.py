@@ -1,0 +1,38 @@
+"""The Python API to a cluster: `from determined.experimental import client`, or a `Determined` of one's own."""
+
+from determined.experimental._checkpoint import Checkpoint, CheckpointTrainingMetadata
+from determined.experimental._determined import Determined
+from determined.experimental._enums import (
+    CheckpointSortBy,
+    CheckpointState,
+    DownloadMode,
+    ExperimentSortBy,
+    ExperimentState,
+    LogLevel,
+    OrderBy,
+    TrialSortBy,
+    TrialState,
+)
+from determined.experimental._experiment import Experiment
+from determined.experimental._metrics import TrialMetrics
+from determined.experimental._trial import Trial
+from determined.experimental._user import User
+
+__all__ = [
+    "Checkpoint",
+    "CheckpointSortBy",
+    "CheckpointState",
+    "CheckpointTrainingMetadata",
+    "Determined",
+    "DownloadMode",
+    "Experiment",
+    "ExperimentSortBy",
+    "ExperimentState",
+    "LogLevel",
+    "OrderBy",
+    "Trial",
+    "TrialMetrics",
+    "TrialSortBy",
+    "TrialState",
+    "User",
+]

@@ -1,0 +1,172 @@
+"""The entry to the Python API: a connection to one master as one user."""
+
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from determined.common import context
+from determined.common.api import authentication, iterate
+from determined.common.api.token_store import TokenStore
+from determined.experimental import _checkpoint, _experiment, _metrics, _trial, _user
+from determined.experimental._enums import ExperimentSortBy, ExperimentState, OrderBy
+
+
+class Determined:
+    """A connection to a master.
+
+    Without arguments it takes the master from `DET_MASTER`, and the user from the environment or from the
+    last `det user login`. Inside a notebook or a task that is all there is to do. Raises NotLoggedIn or
+    MasterUnreachable (`determined.common.api.errors`), both with a text that says what to do.
+    """
+
+    def __init__(
+        self,
+        master: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        cert_path: str | None = None,
+        cert_name: str | None = None,
+        noverify: bool = False,
+    ) -> None:
+        trust = authentication.Trust(False if noverify else cert_path, cert_name)
+        self._session = authentication.logged_in_session(master, user=user, password=password, trust=trust)
+
+    def close(self) -> None:
+        """Close the connections. What was got from here cannot be reloaded afterwards."""
+        self._session.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Experiments, trials, checkpoints.
+
+    def create_experiment(
+        self,
+        config: str | os.PathLike[str] | dict[str, Any],
+        model_dir: str | os.PathLike[str] | None = None,
+        includes: Iterable[str | os.PathLike[str]] | None = None,
+        project_id: int | None = None,
+        template: str | None = None,
+    ) -> _experiment.Experiment:
+        """Submit an experiment and start it.
+
+        `config` is a dict, the path of a YAML file, or YAML text. `model_dir` (a folder, or one file) and
+        `includes` are sent with it, less what .detignore names. Raises ContextError for a folder that cannot
+        be sent and APIException for a configuration that the master refuses.
+        """
+        text = _config_text(config)
+        model = Path(model_dir) if model_dir is not None else None
+        files = context.bundle(model, [Path(include) for include in includes or ()])
+        experiment, launch_warnings = _experiment.create_experiment(
+            self._session, text, files, project_id=project_id, template=template
+        )
+        for warning in launch_warnings:
+            warnings.warn(f"experiment {experiment.id}: {warning}", UserWarning, stacklevel=2)
+        return experiment
+
+    def get_experiment(self, experiment_id: int) -> _experiment.Experiment:
+        return _experiment.get_experiment(self._session, experiment_id)
+
+    def list_experiments(
+        self,
+        sort_by: ExperimentSortBy | None = None,
+        order_by: OrderBy | None = None,
+        experiment_ids: Sequence[int] | None = None,
+        labels: Sequence[str] | None = None,
+        users: Sequence[str] | None = None,
+        states: Sequence[ExperimentState] | None = None,
+        name: str | None = None,
+        project_id: int | None = None,
+    ) -> list[_experiment.Experiment]:
+        """The experiments that pass every filter that is given."""
+        params = {
+            "sortBy": sort_by.value if sort_by else None,
+            "orderBy": order_by.value if order_by else None,
+            "experimentIdFilter.incl": experiment_ids,
+            "labels": labels,
+            "users": users,
+            "states": [state.value for state in states or ()],
+            "name": name,
+            "projectId": project_id,
+        }
+        found = iterate(self._session, "/api/v1/experiments", "experiments", params)
+        return [_experiment.Experiment(self._session, raw) for raw in found]
+
+    def get_trial(self, trial_id: int) -> _trial.Trial:
+        return _trial.get_trial(self._session, trial_id)
+
+    def get_checkpoint(self, uuid: str) -> _checkpoint.Checkpoint:
+        return _checkpoint.get_checkpoint(self._session, uuid)
+
+    def iter_trials_metrics(self, trial_ids: Sequence[int], group: str) -> Iterator[_metrics.TrialMetrics]:
+        """What these trials reported in a group, by trial and steps; every group when it is empty."""
+        return _metrics.iter_trials_metrics(self._session, trial_ids, group)
+
+    def stream_trials_metrics(self, trial_ids: Sequence[int], group: str) -> Iterator[_metrics.TrialMetrics]:
+        warnings.warn(
+            "stream_trials_metrics() is deprecated: use iter_trials_metrics()", FutureWarning, stacklevel=2
+        )
+        return self.iter_trials_metrics(trial_ids, group)
+
+    # Users.
+
+    def create_user(
+        self, username: str, admin: bool, password: str | None = None, remote: bool = False
+    ) -> _user.User:
+        """A remote user logs in elsewhere and has no password. Raises ValueError for a weak password."""
+        body: dict[str, Any] = {
+            "user": {"username": username, "admin": admin, "active": True, "remote": remote}
+        }
+        if remote:
+            if password is not None:
+                raise ValueError("a remote user has no password")
+        else:
+            _user.check_password(password or "")
+            body |= {"password": authentication.hash_password(password or ""), "isHashed": True}
+        answer = self._session.post("/api/v1/users", body, once=True).json()
+        return _user.User(self._session, answer["user"])
+
+    def get_user_by_id(self, user_id: int) -> _user.User:
+        return _user.User(self._session, self._session.get_json(f"/api/v1/users/{user_id}")["user"])
+
+    def get_user_by_name(self, user_name: str) -> _user.User:
+        return _user.get_user_by_name(self._session, user_name)
+
+    def list_users(self, active: bool | None = None) -> list[_user.User]:
+        found = iterate(self._session, "/api/v1/users", "users", {"active": active})
+        return [_user.User(self._session, raw) for raw in found]
+
+    def whoami(self) -> _user.User:
+        return _user.whoami(self._session)
+
+    def get_session_username(self) -> str:
+        return self.whoami().username
+
+    def logout(self) -> None:
+        """End this login, here and on the master."""
+        username = self.get_session_username()
+        self._session.post("/api/v1/auth/logout")
+        store = TokenStore(self._session.master)
+        if store.token(username) == self._session.token:
+            store.drop(username)
+
+
+def _config_text(config: str | os.PathLike[str] | dict[str, Any]) -> str:
+    if isinstance(config, dict):
+        return yaml.safe_dump(config, sort_keys=False)
+    if isinstance(config, str) and ("\n" in config or ": " in config) and not os.path.exists(config):
+        return config
+    try:
+        return Path(config).read_text()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"there is no configuration file {str(config)!r}") from None
