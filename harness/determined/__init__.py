@@ -1,4 +1,38 @@
 """Train, search and track models on a Detlab cluster, with the names that Determined gave these things."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from determined import errors
+from determined._import import import_from_path
+from determined._info import ClusterInfo, RendezvousInfo, ResourcesInfo, TrialInfo, get_cluster_info
+from determined.errors import InvalidHP
+
+if TYPE_CHECKING:
+    from determined import core as core
+
 __version__ = "0.38.1"  # the Determined release whose API this package offers
 __detlab_version__ = "0.1.0"
+
+LOG_FORMAT = "%(levelname)s: [%(process)s] %(name)s: %(message)s"  # the log's level is read from this
+
+__all__ = [
+    "LOG_FORMAT",
+    "ClusterInfo",
+    "InvalidHP",
+    "RendezvousInfo",
+    "ResourcesInfo",
+    "TrialInfo",
+    "__version__",
+    "core",
+    "errors",
+    "get_cluster_info",
+    "import_from_path",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # `import determined as det; det.core.init()` is how people write it, and `det --help` need not pay for it.
+    if name == "core":
+        return importlib.import_module("determined.core")
+    raise AttributeError(f"module 'determined' has no attribute {name!r}")

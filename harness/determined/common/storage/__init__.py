@@ -1,0 +1,15 @@
+"""Where checkpoints are kept: one folder per checkpoint, complete or not there at all."""
+
+from determined.common.storage.base import Selector, StorageManager, from_config, from_string, validate
+from determined.common.storage.directory import DirectoryStorage, copy_files, list_files
+
+__all__ = [
+    "DirectoryStorage",
+    "Selector",
+    "StorageManager",
+    "copy_files",
+    "from_config",
+    "from_string",
+    "list_files",
+    "validate",
+]

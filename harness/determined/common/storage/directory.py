@@ -1,0 +1,141 @@
+"""Checkpoints as folders of one folder: a shared file system, a mounted volume, or this machine's disk.
+
+A checkpoint is written under a name that starts with a dot, flushed to the disk file by file, and renamed to
+its own name at the very end. A reader therefore finds all of it or nothing, whenever the writer dies.
+"""
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from determined.common.storage.base import Selector
+from determined.errors import CheckpointNotFound, StorageError
+
+_INCOMPLETE = ".incomplete-"
+
+
+class DirectoryStorage:
+    """A StorageManager over the folder `base`, which is made when the first checkpoint is written."""
+
+    def __init__(self, base: Path, *, owner: str | None = None) -> None:
+        self.base = base
+        self._prefix = f"{_INCOMPLETE}{owner}-" if owner else _INCOMPLETE
+
+    def __repr__(self) -> str:
+        return f"DirectoryStorage({str(self.base)!r})"
+
+    def remove_incomplete(self) -> None:
+        """Remove what an earlier run of the same owner, which is known to be dead, left half-written."""
+        if self._prefix == _INCOMPLETE:
+            raise ValueError("a storage without an owner cannot tell whose half-written checkpoints are dead")
+        with _explained(f"cannot clean up in {self.base}"):
+            for path in self.base.glob(f"{self._prefix}*"):
+                shutil.rmtree(path)
+
+    @contextlib.contextmanager
+    def store_path(self, storage_id: str) -> Iterator[Path]:
+        final = self._path(storage_id)
+        staging = self.base / f"{self._prefix}{storage_id}"
+        with _explained(f"cannot write a checkpoint to {self.base}"):
+            if final.exists():
+                raise StorageError(f"{final} exists already: a checkpoint is written once")
+            self.base.mkdir(parents=True, exist_ok=True)
+            staging.mkdir()
+        try:
+            yield staging
+            with _explained(f"cannot write the checkpoint {final}"):
+                _flush(staging)
+                os.rename(staging, final)
+                _fsync(self.base)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+
+    def upload(self, source: Path, storage_id: str, selector: Selector | None = None) -> None:
+        with self.store_path(storage_id) as staging, _explained(f"cannot copy {source} to {self.base}"):
+            copy_files(source, staging, selector)
+
+    @contextlib.contextmanager
+    def restore_path(self, storage_id: str) -> Iterator[Path]:
+        yield self._existing(storage_id)
+
+    def download(self, storage_id: str, destination: Path, selector: Selector | None = None) -> None:
+        source = self._existing(storage_id)
+        with _explained(f"cannot copy the checkpoint {source} to {destination}"):
+            destination.mkdir(parents=True, exist_ok=True)
+            copy_files(source, destination, selector)
+
+    def delete(self, storage_id: str) -> None:
+        path = self._path(storage_id)
+        doomed = self.base / f"{self._prefix}deleted-{storage_id}"
+        with _explained(f"cannot delete the checkpoint {path}"):
+            # Renamed first: a deletion that is cut short must not leave half a checkpoint either.
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(path, doomed)
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(doomed)
+
+    def resources(self, storage_id: str) -> dict[str, int]:
+        root = self._existing(storage_id)
+        return {name: 0 if name.endswith("/") else (root / name).stat().st_size for name in list_files(root)}
+
+    def _existing(self, storage_id: str) -> Path:
+        path = self._path(storage_id)
+        if not path.is_dir():
+            raise CheckpointNotFound(f"there is no checkpoint {storage_id!r} in {self.base}")
+        return path
+
+    def _path(self, storage_id: str) -> Path:
+        if not storage_id or storage_id.startswith(".") or "/" in storage_id or "\0" in storage_id:
+            raise StorageError(f"{storage_id!r} cannot be the name of a checkpoint")
+        return self.base / storage_id
+
+
+def list_files(root: Path) -> list[str]:
+    """The relative paths of all below `root`, sorted; those of folders end with a slash."""
+    names = []
+    for folder, subfolders, files in os.walk(root, followlinks=True):
+        for name in subfolders:
+            if Path(folder).resolve().is_relative_to(Path(folder, name).resolve()):
+                raise StorageError(f"{Path(folder, name)} is a link to a folder that it lies in")
+        relative = Path(folder).relative_to(root)
+        names += [f"{(relative / name).as_posix()}/" for name in subfolders]
+        names += [(relative / name).as_posix() for name in files]
+    return sorted(names)
+
+
+def copy_files(source: Path, destination: Path, selector: Selector | None = None) -> None:
+    """Copy what the selector chooses (all by default) of one folder into another, which exists."""
+    for name in list_files(source):
+        if selector is not None and not selector(name):
+            continue
+        target = destination / name
+        if name.endswith("/"):
+            target.mkdir(parents=True, exist_ok=True)
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(source / name, target)
+
+
+def _flush(root: Path) -> None:
+    for name in list_files(root):
+        _fsync(root / name)
+    _fsync(root)
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _explained(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as e:
+        raise StorageError(f"{what}: {e}") from e

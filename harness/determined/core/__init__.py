@@ -1,0 +1,44 @@
+"""The Core API: metrics, checkpoints and preemption for any training code.
+
+with det.core.init() as core_context:
+    for step in range(steps):
+        ...
+        core_context.train.report_training_metrics(step + 1, {"loss": loss})
+        if core_context.preempt.should_preempt():
+            with core_context.checkpoint.store_path({"steps_completed": step + 1}) as (path, uuid):
+                save(path)
+            return
+"""
+
+from determined.core._checkpoint import CheckpointContext, DownloadMode, DummyCheckpointContext
+from determined.core._context import Context, init
+from determined.core._distributed import DummyDistributedContext
+from determined.core._preempt import DummyPreemptContext, PreemptContext, PreemptMode
+from determined.core._searcher import (
+    SearcherContext,
+    SearcherContextMissing,
+    SearcherMode,
+    SearcherOperation,
+    Unit,
+)
+from determined.core._train import DummyTrainContext, EarlyExitReason, TrainContext
+
+__all__ = [
+    "CheckpointContext",
+    "Context",
+    "DownloadMode",
+    "DummyCheckpointContext",
+    "DummyDistributedContext",
+    "DummyPreemptContext",
+    "DummyTrainContext",
+    "EarlyExitReason",
+    "PreemptContext",
+    "PreemptMode",
+    "SearcherContext",
+    "SearcherContextMissing",
+    "SearcherMode",
+    "SearcherOperation",
+    "TrainContext",
+    "Unit",
+    "init",
+]

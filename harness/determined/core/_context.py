@@ -1,0 +1,217 @@
+"""The one place where the parts of the Core API meet: `core.init()`."""
+
+import contextlib
+import faulthandler
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import platformdirs
+
+from determined._info import ClusterInfo, get_cluster_info
+from determined.common import api, storage
+from determined.common.storage import StorageManager
+from determined.core._checkpoint import CheckpointContext, DummyCheckpointContext
+from determined.core._distributed import DummyDistributedContext
+from determined.core._preempt import DummyPreemptContext, PreemptContext, PreemptionWatcher, PreemptMode
+from determined.core._searcher import SearcherContext, Unit, searcher_context
+from determined.core._sender import ReportSender
+from determined.core._train import DummyTrainContext, EarlyExitReason, TrainContext
+from determined.errors import InvalidHP
+
+logger = logging.getLogger("determined.core")
+
+# With the session's waits (up to 8 s each) some ten minutes: a master that restarts is not the end of a trial.
+MASTER_RETRIES = 80
+
+
+class Context:
+    """What training code and cluster tell each other. Made by `core.init()`, used as a context manager."""
+
+    def __init__(
+        self,
+        *,
+        train: TrainContext,
+        checkpoint: CheckpointContext,
+        preempt: PreemptContext,
+        searcher: SearcherContext,
+        distributed: DummyDistributedContext,
+        info: ClusterInfo | None,
+        sender: ReportSender | None = None,
+        session: api.Session | None = None,
+    ) -> None:
+        self.train = train
+        self.checkpoint = checkpoint
+        self.preempt = preempt
+        self.searcher = searcher
+        self.distributed = distributed
+        self.info = info
+        self._sender = sender
+        self._session = session
+
+    def start(self) -> None:
+        """Start the threads in the background. `with` does it."""
+        if self.info is not None:
+            # `kill -USR1` shows where a trial hangs.
+            faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
+        if self._sender is not None:
+            self._sender.start()
+        self.preempt.start()
+
+    def close(self) -> None:
+        """Send what is still to be reported, and end the threads. `with` does it.
+
+        Raises the error of a report that the master refused.
+        """
+        with contextlib.ExitStack() as stack:
+            if self._session is not None:
+                stack.callback(self._session.close)
+            stack.callback(self.distributed.close)
+            stack.callback(self.preempt.close)
+            if self._sender is not None:
+                stack.callback(self._sender.close)
+            if self.info is not None:
+                stack.callback(faulthandler.unregister, signal.SIGUSR1)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if isinstance(error, InvalidHP) and self._session is not None:
+            logger.info("the hyperparameters are invalid (%s): this trial ends here", error)
+            try:
+                self.train.report_early_exit(EarlyExitReason.INVALID_HP)
+            finally:
+                self.close()
+            sys.exit(0)
+        try:
+            self.close()
+        except Exception:
+            if error is None:
+                raise
+            # The error of the training code is the one to show; this one may even be its consequence.
+            logger.exception("could not send all reports")
+
+
+def init(
+    *,
+    distributed: DummyDistributedContext | None = None,
+    checkpoint_storage: str | os.PathLike[str] | dict[str, Any] | None = None,
+    preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
+) -> Context:
+    """Connect this process to its trial: `with core.init() as core_context:`.
+
+    `checkpoint_storage`: a folder, or a config like the experiment config's, to use instead of the one that
+    the experiment config names. Where no trial runs (on one's own machine, in a notebook) the same code
+    works: reports go to the log, nothing is preempted, and checkpoints go to `checkpoint_storage` or a
+    folder in the user's data directory.
+    """
+    info = get_cluster_info()
+    distributed = distributed or DummyDistributedContext()
+    if info is None or info.task_type != "TRIAL":
+        return _local(info, distributed, checkpoint_storage, preempt_mode)
+    return _trial(info, distributed, checkpoint_storage, preempt_mode)
+
+
+def _trial(
+    info: ClusterInfo,
+    distributed: DummyDistributedContext,
+    checkpoint_storage: str | os.PathLike[str] | dict[str, Any] | None,
+    preempt_mode: PreemptMode,
+) -> Context:
+    slots = sum(info.container_slot_counts)
+    if slots > 1:
+        raise ValueError(
+            f"this trial has {slots} slots, but this version of determined.core trains in one process: "
+            "set resources.slots_per_trial to 1"
+        )
+    trial = info.trial
+    config = trial._config
+    storage_config = _storage_config(checkpoint_storage) or config["checkpoint_storage"]
+    manager = storage.from_config(storage_config, owner=info.task_id)
+    manager.remove_incomplete()
+
+    session = _session(info)
+    start = {"runId": trial.trial_id, "checkpointStorage": storage_config}
+    storage_id = session.post("/api/v1/runs/start", json=start).json().get("storageId")
+
+    sender = ReportSender()
+    train = TrainContext(
+        session,
+        sender,
+        trial_id=trial.trial_id,
+        run_id=trial._trial_run_id,
+        experiment_id=trial.experiment_id,
+    )
+    return Context(
+        train=train,
+        checkpoint=CheckpointContext(
+            session,
+            sender,
+            manager,
+            distributed,
+            task_id=info.task_id,
+            allocation_id=info.allocation_id,
+            storage_id=storage_id,
+        ),
+        preempt=_preempt(info, session, distributed, preempt_mode),
+        searcher=searcher_context(config, train, distributed),
+        distributed=distributed,
+        info=info,
+        sender=sender,
+        session=session,
+    )
+
+
+def _local(
+    info: ClusterInfo | None,
+    distributed: DummyDistributedContext,
+    checkpoint_storage: str | os.PathLike[str] | dict[str, Any] | None,
+    preempt_mode: PreemptMode,
+) -> Context:
+    manager: StorageManager
+    storage_config = _storage_config(checkpoint_storage)
+    if storage_config is not None:
+        manager = storage.from_config(storage_config)
+    else:
+        manager = storage.DirectoryStorage(Path(platformdirs.user_data_dir("determined"), "checkpoints"))
+    train = DummyTrainContext()
+    return Context(
+        train=train,
+        checkpoint=DummyCheckpointContext(manager, distributed),
+        preempt=DummyPreemptContext(distributed, preempt_mode),
+        searcher=SearcherContext(train, distributed, 1, Unit.EPOCHS),
+        distributed=distributed,
+        info=info,
+    )
+
+
+def _preempt(
+    info: ClusterInfo, session: api.Session, distributed: DummyDistributedContext, mode: PreemptMode
+) -> PreemptContext:
+    # A session of its own: closing it ends the watcher's waits, and nobody else's.
+    watcher = PreemptionWatcher(_session(info), info.allocation_id)
+    return PreemptContext(session, info.allocation_id, distributed, mode, watcher)
+
+
+def _session(info: ClusterInfo) -> api.Session:
+    return api.Session(
+        info.master_url,
+        allocation_token=info.session_token,
+        retries=MASTER_RETRIES,
+        cert=info.master_cert_file,
+        cert_name=info.master_cert_name,
+    )
+
+
+def _storage_config(place: str | os.PathLike[str] | dict[str, Any] | None) -> dict[str, Any] | None:
+    if place is None or isinstance(place, dict):
+        return place
+    return storage.from_string(place)
