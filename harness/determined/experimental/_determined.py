@@ -124,17 +124,7 @@ class Determined:
         self, username: str, admin: bool, password: str | None = None, remote: bool = False
     ) -> _user.User:
         """A remote user logs in elsewhere and has no password. Raises ValueError for a weak password."""
-        body: dict[str, Any] = {
-            "user": {"username": username, "admin": admin, "active": True, "remote": remote}
-        }
-        if remote:
-            if password is not None:
-                raise ValueError("a remote user has no password")
-        else:
-            _user.check_password(password or "")
-            body |= {"password": authentication.hash_password(password or ""), "isHashed": True}
-        answer = self._session.post("/api/v1/users", body, once=True).json()
-        return _user.User(self._session, answer["user"])
+        return _user.create_user(self._session, username, admin=admin, password=password, remote=remote)
 
     def get_user_by_id(self, user_id: int) -> _user.User:
         return _user.User(self._session, self._session.get_json(f"/api/v1/users/{user_id}")["user"])

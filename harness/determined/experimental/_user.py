@@ -77,6 +77,20 @@ def check_password(password: str) -> None:
         raise ValueError(problem)
 
 
+def create_user(
+    session: Session, username: str, *, admin: bool, password: str | None, remote: bool = False
+) -> User:
+    """A remote user logs in elsewhere and has no password. Raises ValueError for a weak password."""
+    body: dict[str, Any] = {"user": {"username": username, "admin": admin, "active": True, "remote": remote}}
+    if remote:
+        if password is not None:
+            raise ValueError("a remote user has no password")
+    else:
+        check_password(password or "")
+        body |= {"password": authentication.hash_password(password or ""), "isHashed": True}
+    return User(session, session.post("/api/v1/users", body, once=True).json()["user"])
+
+
 def whoami(session: Session) -> User:
     return User(session, session.get_json("/api/v1/me")["user"])
 
