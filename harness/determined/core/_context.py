@@ -116,7 +116,7 @@ def init(
     info = get_cluster_info()
     distributed = distributed or DummyDistributedContext()
     if info is None or info.task_type != "TRIAL":
-        return _local(info, distributed, checkpoint_storage, preempt_mode)
+        return local_context(info, distributed, checkpoint_storage, preempt_mode)
     return _trial(info, distributed, checkpoint_storage, preempt_mode)
 
 
@@ -170,12 +170,14 @@ def _trial(
     )
 
 
-def _local(
-    info: ClusterInfo | None,
-    distributed: DummyDistributedContext,
-    checkpoint_storage: str | os.PathLike[str] | dict[str, Any] | None,
-    preempt_mode: PreemptMode,
+def local_context(
+    info: ClusterInfo | None = None,
+    distributed: DummyDistributedContext | None = None,
+    checkpoint_storage: str | os.PathLike[str] | dict[str, Any] | None = None,
+    preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
 ) -> Context:
+    """A context that talks to no master. The arguments are those of `init`."""
+    distributed = distributed or DummyDistributedContext()
     manager: StorageManager
     storage_config = _storage_config(checkpoint_storage)
     if storage_config is not None:

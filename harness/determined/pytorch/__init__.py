@@ -1,0 +1,34 @@
+"""Training PyTorch models as trials: `PyTorchTrial`, run by `Trainer` within `init()`."""
+
+from determined.pytorch import samplers
+from determined.pytorch._callback import PyTorchCallback
+from determined.pytorch._context import ExperimentalContext, PyTorchTrialContext
+from determined.pytorch._data import DataLoader, to_device
+from determined.pytorch._load import CheckpointLoadContext, load_trial_from_checkpoint_path
+from determined.pytorch._lr_scheduler import LRScheduler
+from determined.pytorch._reducer import MetricReducer, Reducer
+from determined.pytorch._trainer import Trainer, init
+from determined.pytorch._trial import PyTorchTrial
+from determined.pytorch._units import Batch, Epoch, TrainUnit
+from determined.pytorch.samplers import adapt_batch_sampler
+
+__all__ = [
+    "Batch",
+    "CheckpointLoadContext",
+    "DataLoader",
+    "Epoch",
+    "ExperimentalContext",
+    "LRScheduler",
+    "MetricReducer",
+    "PyTorchCallback",
+    "PyTorchTrial",
+    "PyTorchTrialContext",
+    "Reducer",
+    "TrainUnit",
+    "Trainer",
+    "adapt_batch_sampler",
+    "init",
+    "load_trial_from_checkpoint_path",
+    "samplers",
+    "to_device",
+]

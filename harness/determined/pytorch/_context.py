@@ -1,0 +1,315 @@
+"""What a PyTorchTrial gets from outside: hyperparameters, device, position, and the wrapping of its parts."""
+
+import difflib
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import torch
+import torch.amp
+from torch.optim.lr_scheduler import LRScheduler as TorchLRScheduler
+
+from determined import core
+from determined.errors import TrialError
+from determined.pytorch._data import to_device
+from determined.pytorch._lr_scheduler import LRScheduler
+from determined.pytorch._reducer import FunctionReducer, MetricReducer
+
+logger = logging.getLogger("determined.pytorch")
+
+Model = TypeVar("Model", bound=torch.nn.Module)
+Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
+Schedule = TypeVar("Schedule", bound=TorchLRScheduler)
+AnyReducer = TypeVar("AnyReducer", bound=MetricReducer)
+
+ClipGrads = Callable[[list[torch.nn.Parameter]], object]
+
+
+class ExperimentalContext:
+    """Switches for special cases. Get it as `context.experimental`."""
+
+    def __init__(self) -> None:
+        self._reproducible_data = True
+        self._auto_to_device = True
+
+    def disable_dataset_reproducibility_checks(self) -> None:
+        """Allow data loaders other than `determined.pytorch.DataLoader`; they must have a length.
+
+        The order of their data, also after a resume, is then up to the trial. A training that resumes
+        within an epoch passes over the batches before.
+        """
+        self._reproducible_data = False
+
+    def disable_auto_to_device(self) -> None:
+        """Leave batches where the data loader made them; the trial calls `context.to_device` itself."""
+        self._auto_to_device = False
+
+
+class PyTorchTrialContext:
+    """The surroundings of a PyTorchTrial; made by `pytorch.init()`.
+
+    `device`: where models and batches go. `models`, `optimizers`: what was wrapped, in order.
+    """
+
+    def __init__(
+        self,
+        core_context: core.Context,
+        *,
+        hparams: dict[str, Any],
+        exp_conf: dict[str, Any],
+        trial_seed: int,
+        aggregation_frequency: int = 1,
+    ) -> None:
+        if aggregation_frequency < 1:
+            raise ValueError(f"aggregation_frequency is {aggregation_frequency}: it must be at least 1")
+        self._core = core_context
+        self._hparams = hparams
+        self._exp_conf = exp_conf
+        self._trial_seed = trial_seed
+        self._aggregation_frequency = aggregation_frequency
+        optimizations = exp_conf.get("optimizations") or {}
+        self._average_aggregated_gradients = optimizations.get("average_aggregated_gradients", True)
+        self.device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+        self.distributed = core_context.distributed
+        self.experimental = ExperimentalContext()
+        self.models: list[torch.nn.Module] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.lr_schedulers: list[LRScheduler] = []
+        self._averages_gradients: dict[int, bool] = {}  # by the id of an optimizer
+        self._scalers: list[torch.amp.GradScaler] = []
+        self._reducers: list[tuple[MetricReducer, str | None, bool, bool]] = []
+        self._batch_idx: int | None = None
+        self._epoch_length: int | None = None
+        self._stop_requested = False
+
+    # Wrapping
+
+    def wrap_model(self, model: Model) -> Model:
+        """Put a model on the device and into the checkpoints."""
+        if not isinstance(model, torch.nn.Module):
+            raise TrialError(f"wrap_model() takes a torch.nn.Module, not a {type(model).__name__}")
+        if any(model is known for known in self.models):
+            raise TrialError("wrap_model() was called twice with one model")
+        self.models.append(model.to(self.device))
+        return model
+
+    def wrap_optimizer(
+        self,
+        optimizer: Optimizer,
+        backward_passes_per_step: int = 1,
+        fp16_compression: bool | None = None,
+        average_aggregated_gradients: bool | None = None,
+    ) -> Optimizer:
+        """Put an optimizer into the checkpoints; step it by `step_optimizer`.
+
+        `backward_passes_per_step`: how often `backward` is called per step. Gradients of one process add up
+        by themselves; the number matters to the exchange of gradients between processes.
+        `average_aggregated_gradients`: whether gradients that were gathered over `aggregation_frequency`
+        batches are divided by it; by default as the config's `optimizations` say, else yes.
+        """
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise TrialError(
+                f"wrap_optimizer() takes a torch.optim.Optimizer, not a {type(optimizer).__name__}"
+            )
+        if any(optimizer is known for known in self.optimizers):
+            raise TrialError("wrap_optimizer() was called twice with one optimizer")
+        if backward_passes_per_step < 1:
+            raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}: it must be at least 1")
+        if fp16_compression:
+            logger.warning("fp16_compression has no effect: one process exchanges no gradients")
+        average = average_aggregated_gradients
+        self._averages_gradients[id(optimizer)] = (
+            self._average_aggregated_gradients if average is None else average
+        )
+        self.optimizers.append(optimizer)
+        return optimizer
+
+    def wrap_lr_scheduler(
+        self, lr_scheduler: Schedule, step_mode: LRScheduler.StepMode, frequency: int = 1
+    ) -> Schedule:
+        """Put a learning rate schedule into the checkpoints, and have it stepped as `step_mode` says."""
+        if not any(lr_scheduler.optimizer is known for known in self.optimizers):
+            raise TrialError("wrap_lr_scheduler() takes a schedule of an optimizer that was wrapped before")
+        if any(lr_scheduler is known._scheduler for known in self.lr_schedulers):
+            raise TrialError("wrap_lr_scheduler() was called twice with one schedule")
+        self.lr_schedulers.append(LRScheduler(lr_scheduler, step_mode, frequency))
+        return lr_scheduler
+
+    def wrap_scaler(self, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
+        """Put a gradient scaler into the checkpoints; give it to `step_optimizer`, and call its `update`."""
+        self._scalers.append(scaler)
+        return scaler
+
+    def wrap_reducer(
+        self,
+        reducer: MetricReducer | Callable[[list[Any]], Any],
+        name: str | None = None,
+        for_training: bool = True,
+        for_validation: bool = True,
+    ) -> Any:
+        """Register a metric that is no average of the batches' metrics, and return its MetricReducer.
+
+        For a function, the reducer that is returned has `update(value)`; the function gets a list of all
+        values. Without a `name` the reducer must return a dict of metrics.
+        """
+        if not for_training and not for_validation:
+            raise ValueError("wrap_reducer(): for_training and for_validation cannot both be False")
+        wrapped = reducer if isinstance(reducer, MetricReducer) else FunctionReducer(reducer)
+        wrapped.reset()
+        self._reducers.append((wrapped, name, for_training, for_validation))
+        return wrapped
+
+    # Stepping
+
+    def backward(
+        self,
+        loss: torch.Tensor,
+        gradient: torch.Tensor | None = None,
+        retain_graph: bool = False,
+        create_graph: bool = False,
+    ) -> None:
+        """Compute the gradients of `loss`, adding to those that are there."""
+        loss.backward(gradient=gradient, retain_graph=retain_graph, create_graph=create_graph)  # type: ignore[no-untyped-call]
+
+    def step_optimizer(
+        self,
+        optimizer: torch.optim.Optimizer,
+        clip_grads: ClipGrads | None = None,
+        auto_zero_grads: bool = True,
+        scaler: torch.amp.GradScaler | None = None,
+    ) -> None:
+        """Step a wrapped optimizer, and clear its gradients.
+
+        With an aggregation frequency of n, only every n-th batch steps; the others leave their gradients
+        to add up. `clip_grads` is called with the list of parameters just before the step. Gradients of a
+        `scaler` are unscaled before that.
+        """
+        if id(optimizer) not in self._averages_gradients:
+            raise TrialError("step_optimizer() takes an optimizer that was wrapped by wrap_optimizer()")
+        frequency = self._aggregation_frequency
+        if frequency > 1 and (self.current_train_batch() + 1) % frequency != 0:
+            return
+        if frequency > 1 and self._averages_gradients[id(optimizer)]:
+            for parameter in optimizer_parameters(optimizer):
+                if parameter.grad is not None:
+                    parameter.grad.div_(frequency)
+        if clip_grads is not None:
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            clip_grads(optimizer_parameters(optimizer))
+        if scaler is not None:
+            scaler.step(optimizer)
+        else:
+            optimizer.step()
+        if auto_zero_grads:
+            optimizer.zero_grad()
+
+    # Data and configuration
+
+    def to_device(self, data: Any) -> Any:
+        """`data` with all tensors in it on the trial's device."""
+        return to_device(data, self.device)
+
+    def get_global_batch_size(self) -> int:
+        """The hyperparameter `global_batch_size`: items per batch over all slots together."""
+        size = self.get_hparam("global_batch_size")
+        if not isinstance(size, int) or size < 1:
+            raise TrialError(
+                f"the hyperparameter global_batch_size is {size!r}: it must be an integer of at least 1"
+            )
+        return size
+
+    def get_per_slot_batch_size(self) -> int:
+        """This slot's part of the global batch size."""
+        per_slot, rest = divmod(self.get_global_batch_size(), self.distributed.size)
+        if per_slot < 1 or rest:
+            raise TrialError(
+                f"the hyperparameter global_batch_size ({self.get_global_batch_size()}) is not a multiple "
+                f"of the {self.distributed.size} slots"
+            )
+        return per_slot
+
+    def get_hparams(self) -> dict[str, Any]:
+        """The trial's hyperparameters, nested as in the config."""
+        return self._hparams
+
+    def get_hparam(self, name: str) -> Any:
+        """One hyperparameter. Raises TrialError, with the nearest name, when there is none such."""
+        try:
+            return self._hparams[name]
+        except KeyError:
+            near = difflib.get_close_matches(name, self._hparams, 1)
+            hint = (
+                f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(self._hparams) or 'none'}"
+            )
+            raise TrialError(f"there is no hyperparameter {name!r}; {hint}") from None
+
+    def get_experiment_config(self) -> dict[str, Any]:
+        return self._exp_conf
+
+    def get_data_config(self) -> dict[str, Any]:
+        """The experiment config's `data`."""
+        return self._exp_conf.get("data") or {}
+
+    def get_experiment_id(self) -> int:
+        """The experiment's id; 0 where no trial runs."""
+        return self._core.info.trial.experiment_id if self._on_cluster else 0  # type: ignore[union-attr]
+
+    def get_trial_id(self) -> int:
+        """The trial's id; 0 where no trial runs."""
+        return self._core.info.trial.trial_id if self._on_cluster else 0  # type: ignore[union-attr]
+
+    def get_trial_seed(self) -> int:
+        return self._trial_seed
+
+    def get_initial_batch(self) -> int:
+        """How many batches of this trial were trained on before this process began."""
+        return self._core.info.trial._steps_completed if self._on_cluster else 0  # type: ignore[union-attr]
+
+    def _is_aggregating(self) -> bool:
+        """Whether gradients of past batches wait for the step of a later one."""
+        return self._batch_idx is not None and (self._batch_idx + 1) % self._aggregation_frequency != 0
+
+    @property
+    def _on_cluster(self) -> bool:
+        return self._core.info is not None and self._core.info.task_type == "TRIAL"
+
+    # Position
+
+    def current_train_batch(self) -> int:
+        """The index of the batch that is being trained on, from 0 over the whole training."""
+        if self._batch_idx is None:
+            raise TrialError("current_train_batch() has no answer before the training begins")
+        return self._batch_idx
+
+    def current_train_epoch(self) -> int:
+        """The index of the epoch that is being trained on, from 0."""
+        return self.current_train_batch() // self._epoch()
+
+    def is_epoch_start(self) -> bool:
+        """Whether the current batch is the first of its epoch."""
+        return self.current_train_batch() % self._epoch() == 0
+
+    def is_epoch_end(self) -> bool:
+        """Whether the current batch is the last of its epoch."""
+        return self.current_train_batch() % self._epoch() == self._epoch() - 1
+
+    def _epoch(self) -> int:
+        if self._epoch_length is None:
+            raise TrialError("the length of an epoch is not known before the training begins")
+        return self._epoch_length
+
+    def set_stop_requested(self, stop_requested: bool) -> None:
+        """Ask the trainer to save a checkpoint and end the training after the current batch."""
+        if not isinstance(stop_requested, bool):
+            raise TypeError(f"set_stop_requested() takes True or False, not {stop_requested!r}")
+        self._stop_requested = stop_requested
+
+    def get_stop_requested(self) -> bool:
+        return self._stop_requested
+
+
+def optimizer_parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:
+    """All parameters that an optimizer changes."""
+    groups: Iterable[dict[str, Any]] = optimizer.param_groups
+    return [parameter for group in groups for parameter in group["params"]]

@@ -1,0 +1,148 @@
+"""The data loader for trials, and moving batches to the device."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.utils.data
+from torch.utils.data import BatchSampler, Dataset, IterableDataset, RandomSampler, Sampler, SequentialSampler
+
+from determined._info import get_cluster_info
+from determined.pytorch import samplers
+
+logger = logging.getLogger("determined.pytorch")
+
+
+class DataLoader:
+    """A description of a torch data loader, with its arguments and defaults.
+
+    The trainer makes the loader itself, because it knows where the training stands: the order of the data
+    depends on the trial's seed alone, so that a resumed training sees the batches that are still to come.
+    `batch_size` is per slot. With a `generator` the order depends on its seed instead of the trial's.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any],
+        batch_size: int | None = 1,
+        shuffle: bool = False,
+        sampler: Sampler[int] | Iterable[int] | None = None,
+        batch_sampler: Sampler[list[int]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+    ) -> None:
+        if isinstance(dataset, IterableDataset):
+            raise TypeError(
+                "determined.pytorch.DataLoader needs a dataset with items by index, not an IterableDataset: use "
+                "torch.utils.data.DataLoader and context.experimental.disable_dataset_reproducibility_checks()"
+            )
+        if isinstance(sampler, RandomSampler):
+            raise TypeError("a RandomSampler cannot be resumed: use shuffle=True instead")
+        if sampler is not None and shuffle:
+            raise ValueError("sampler and shuffle=True exclude each other: the sampler sets the order")
+        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
+            raise ValueError("batch_sampler excludes batch_size, shuffle, sampler and drop_last")
+        if batch_sampler is None and (batch_size is None or batch_size < 1):
+            raise ValueError(f"batch_size is {batch_size}: it must be at least 1")
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.sampler = sampler
+        self.batch_sampler = batch_sampler
+        self.drop_last = drop_last
+        self.generator = generator
+        self._options: dict[str, Any] = {
+            "num_workers": num_workers,
+            "collate_fn": collate_fn,
+            "pin_memory": pin_memory,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "generator": generator,
+            "prefetch_factor": prefetch_factor,
+            "persistent_workers": persistent_workers,
+        }
+
+    def get_data_loader(
+        self,
+        repeat: bool = False,
+        skip: int = 0,
+        num_replicas: int = 1,
+        rank: int = 0,
+        *,
+        seed: int | None = None,
+    ) -> "torch.utils.data.DataLoader[Any]":
+        """The torch data loader for one rank.
+
+        `repeat`: go on without end (its length stays that of one epoch). `skip`: batches to leave out at the
+        beginning. `seed`: of the shuffling; the trial's by default, and 0 where no trial runs.
+        """
+        batch_sampler = self.batch_sampler
+        if batch_sampler is None:
+            sampler = self._sampler(seed)
+            if repeat:
+                sampler = samplers.RepeatSampler(sampler)
+            if num_replicas > 1:
+                sampler = samplers.DistributedSampler(sampler, num_replicas, rank)
+            assert self.batch_size is not None  # checked above
+            batch_sampler = BatchSampler(sampler, self.batch_size, self.drop_last)
+            if skip:
+                batch_sampler = samplers.SkipBatchSampler(batch_sampler, skip)
+        else:
+            batch_sampler = samplers.adapt_batch_sampler(batch_sampler, repeat, skip, num_replicas, rank)
+        return torch.utils.data.DataLoader(self.dataset, batch_sampler=batch_sampler, **self._options)
+
+    def __len__(self) -> int:
+        """Batches of one epoch, over all ranks together."""
+        if self.batch_sampler is not None:
+            return len(self.batch_sampler)  # type: ignore[arg-type]
+        items = len(self._sampler(0))  # type: ignore[arg-type]
+        assert self.batch_size is not None
+        return items // self.batch_size if self.drop_last else -(-items // self.batch_size)
+
+    def _sampler(self, seed: int | None) -> Sampler[int]:
+        if self.sampler is not None:
+            return self.sampler  # type: ignore[return-value]
+        sampler = SequentialSampler(self.dataset)  # type: ignore[arg-type]
+        if not self.shuffle:
+            return sampler
+        if self.generator is not None:
+            seed = self.generator.initial_seed()
+        elif seed is None:
+            info = get_cluster_info()
+            seed = info.trial.trial_seed if info is not None and info.task_type == "TRIAL" else 0
+        return samplers.ReproducibleShuffleSampler(sampler, seed)
+
+
+_unmoved_types: set[type] = set()
+
+
+def to_device(data: Any, device: torch.device) -> Any:
+    """`data` with all tensors in it on `device`: in lists, tuples and dicts of any depth.
+
+    What cannot be moved stays as it is; other types than strings and numbers are named once in the log.
+    """
+    if isinstance(data, torch.Tensor):
+        return data.to(device, non_blocking=True)
+    if isinstance(data, dict):
+        return {key: to_device(value, device) for key, value in data.items()}
+    if isinstance(data, tuple) and hasattr(data, "_fields"):
+        return type(data)(*(to_device(value, device) for value in data))
+    if isinstance(data, (list, tuple)):
+        return type(data)(to_device(value, device) for value in data)
+    if hasattr(data, "to"):
+        return data.to(device)
+    if data is not None and not isinstance(data, (str, int, float)) and type(data) not in _unmoved_types:
+        _unmoved_types.add(type(data))
+        logger.warning("a batch holds a %s, which is not moved to %s", type(data).__name__, device)
+    return data

@@ -1,0 +1,117 @@
+"""From the metrics of batches to those of a report."""
+
+import abc
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from determined.errors import TrialError
+
+
+class Reducer(enum.Enum):
+    """How a validation metric of many batches becomes one. Each batch counts the same."""
+
+    AVG = "avg"
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+
+
+# A reducer for all metrics, one by name (AVG for the others), or one's own function over the batches' values.
+ReducerChoice = Reducer | Mapping[str, Reducer] | Callable[[Sequence[Any]], Any]
+
+
+class MetricReducer(abc.ABC):
+    """Computes a metric over many batches that is no average of theirs. Register with `wrap_reducer`."""
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Begin anew: called before a report period or a validation."""
+
+    @abc.abstractmethod
+    def per_slot_reduce(self) -> Any:
+        """What this process has gathered since `reset`; it must be possible to pickle it."""
+
+    @abc.abstractmethod
+    def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
+        """The metric (or a dict of metrics, if the reducer has no name) from all slots' `per_slot_reduce`."""
+
+
+class FunctionReducer(MetricReducer):
+    """A function over all values that `update` was given."""
+
+    def __init__(self, function: Callable[[list[Any]], Any]) -> None:
+        self._function = function
+        self._values: list[Any] = []
+
+    def reset(self) -> None:
+        self._values = []
+
+    def update(self, value: Any) -> None:
+        self._values.append(value)
+
+    def per_slot_reduce(self) -> list[Any]:
+        return self._values
+
+    def cross_slot_reduce(self, per_slot_metrics: list[list[Any]]) -> Any:
+        return self._function([value for values in per_slot_metrics for value in values])
+
+
+def snapshot(metrics: Any, source: str) -> dict[str, Any]:
+    """One batch's metrics, cut off from the graph and from later changes, without waiting for the device.
+
+    `source` names the method that returned them, for the error. A tensor alone is the `loss`.
+    """
+    if isinstance(metrics, torch.Tensor):
+        metrics = {"loss": metrics}
+    if not isinstance(metrics, dict):
+        raise TrialError(f"{source}() must return a dict of metrics, but returned a {type(metrics).__name__}")
+    return {
+        name: value.detach().clone() if isinstance(value, torch.Tensor) else value
+        for name, value in metrics.items()
+    }
+
+
+def stack(batches: Sequence[Mapping[str, Any]], source: str) -> dict[str, torch.Tensor]:
+    """Each metric's values of the batches that have it, as float64 on the CPU, shape [batches, ...]."""
+    columns: dict[str, list[Any]] = {}
+    for batch in batches:
+        for name, value in batch.items():
+            columns.setdefault(name, []).append(value)
+    stacked = {}
+    for name, values in columns.items():
+        try:
+            stacked[name] = torch.stack([torch.as_tensor(value) for value in values]).to("cpu", torch.float64)
+        except (TypeError, ValueError, RuntimeError) as e:
+            raise TrialError(
+                f"{source}() returned the metric {name!r} as {values[0]!r:.80}, which cannot be averaged: {e}"
+            ) from e
+    return stacked
+
+
+def reduce(batches: Sequence[Mapping[str, Any]], choice: ReducerChoice, source: str) -> dict[str, Any]:
+    """The metrics of all batches together, as plain numbers (or lists, for metrics of more than one value)."""
+    if not isinstance(choice, Reducer | Mapping) and callable(choice):
+        names = {name: None for batch in batches for name in batch}
+        return {name: choice([batch[name] for batch in batches if name in batch]) for name in names}
+    result = {}
+    for name, values in stack(batches, source).items():
+        reducer = choice if isinstance(choice, Reducer) else choice.get(name, Reducer.AVG)
+        match reducer:
+            case Reducer.AVG:
+                reduced = values.mean(0)
+            case Reducer.SUM:
+                reduced = values.sum(0)
+            case Reducer.MAX:
+                reduced = values.amax(0)
+            case Reducer.MIN:
+                reduced = values.amin(0)
+        result[name] = plain(reduced)
+    return result
+
+
+def plain(value: torch.Tensor) -> Any:
+    """A number for a tensor of one element, else nested lists."""
+    return value.item() if value.numel() == 1 else value.tolist()

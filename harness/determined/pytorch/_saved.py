@@ -1,0 +1,208 @@
+"""What a trial's checkpoint consists of, in files:
+
+state_dict.pth   models_state_dict, optimizers_state_dict, lr_schedulers_state_dict, scalers_state_dict,
+                 callbacks, rng_state
+trial_state.pkl  where the training stands: a plain dict, see TrialState
+load_data.json   how to build the trial again without the trainer
+code/            the model folder
+"""
+
+import json
+import logging
+import pickle
+import random
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import determined
+from determined._info import run_dir
+from determined.errors import StorageError
+from determined.pytorch._callback import PyTorchCallback
+from determined.pytorch._context import PyTorchTrialContext, optimizer_parameters
+
+logger = logging.getLogger("determined.pytorch")
+
+STATE_DICT = "state_dict.pth"
+TRIAL_STATE = "trial_state.pkl"
+LOAD_DATA = "load_data.json"
+
+
+@dataclass
+class TrialState:
+    """Where a training stands. Numbers of batches and epochs count from the trial's beginning."""
+
+    trial_id: int  # 0 where no trial runs
+    batches_trained: int = 0
+    epochs_trained: int = 0
+    last_ckpt: int = 0  # batches at the newest checkpoint
+    last_val: int = 0  # batches at the newest validation
+    step_id: int = 0  # reports of training metrics
+
+
+def save(
+    folder: Path,
+    context: PyTorchTrialContext,
+    callbacks: Mapping[str, PyTorchCallback],
+    state: TrialState,
+    trial_class: type,
+) -> None:
+    """Write a checkpoint's files into `folder`, and call the callbacks that belong to it."""
+    checkpoint: dict[str, Any] = {
+        "models_state_dict": [model.state_dict() for model in context.models],
+        "optimizers_state_dict": [optimizer.state_dict() for optimizer in context.optimizers],
+        "lr_schedulers_state_dict": [schedule.state_dict() for schedule in context.lr_schedulers],
+        "scalers_state_dict": [scaler.state_dict() for scaler in context._scalers],
+        "gradients": _gradients(context) if context._is_aggregating() else None,
+        "callbacks": {name: callback.state_dict() for name, callback in callbacks.items()},
+        "rng_state": rng_state(),
+    }
+    for callback in callbacks.values():
+        callback.on_checkpoint_save_start(checkpoint)
+    torch.save(checkpoint, folder / STATE_DICT)
+    with open(folder / TRIAL_STATE, "wb") as file:
+        pickle.dump(asdict(state), file)
+    load_data = {
+        "trial_type": "PyTorchTrial",
+        "experiment_config": context.get_experiment_config(),
+        "hparams": context.get_hparams(),
+        "trial_cls_spec": class_spec(trial_class),
+        "is_trainer": True,
+    }
+    (folder / LOAD_DATA).write_text(json.dumps(load_data))
+    code = run_dir() / "train" / "model"
+    if context._on_cluster and code.is_dir():
+        shutil.copytree(code, folder / "code", ignore=shutil.ignore_patterns("__pycache__"))
+    for callback in callbacks.values():
+        callback.on_checkpoint_write_end(str(folder))
+        callback.on_checkpoint_end(str(folder))
+
+
+def read_state_dict(folder: Path, **torch_load_kwargs: Any) -> dict[str, Any]:
+    """The content of state_dict.pth, with all tensors on the CPU unless asked otherwise."""
+    # Callbacks may keep any object, so this is a pickle; who loads a checkpoint runs its code anyway.
+    arguments = {"map_location": "cpu", "weights_only": False, **torch_load_kwargs}
+    try:
+        content: dict[str, Any] = torch.load(folder / STATE_DICT, **arguments)
+    except FileNotFoundError:
+        raise StorageError(
+            f"{folder} holds no {STATE_DICT}: it is not the checkpoint of a PyTorchTrial"
+        ) from None
+    return content
+
+
+def read_trial_state(folder: Path) -> TrialState | None:
+    """The state in a checkpoint, or None when another program wrote it in its own way."""
+    try:
+        with open(folder / TRIAL_STATE, "rb") as file:
+            return TrialState(**_PlainUnpickler(file).load())
+    except (FileNotFoundError, pickle.UnpicklingError, TypeError) as e:
+        logger.info("the checkpoint does not say where its training stood (%s)", e)
+        return None
+
+
+def load_models(checkpoint: Mapping[str, Any], context: PyTorchTrialContext) -> None:
+    """Give the wrapped models the weights of a checkpoint. Raises StorageError when they do not fit."""
+    for model, state in zip(context.models, _same_number(checkpoint, "models", context.models), strict=True):
+        try:
+            model.load_state_dict(state)
+        except RuntimeError as e:
+            raise StorageError(f"the checkpoint does not fit the trial's models: {e}") from e
+
+
+def load_training(
+    checkpoint: Mapping[str, Any], context: PyTorchTrialContext, callbacks: Mapping[str, PyTorchCallback]
+) -> None:
+    """Take up everything else that a training needs to go on, but for the random number generators."""
+    parts: tuple[tuple[str, list[Any]], ...] = (
+        ("optimizers", context.optimizers),
+        ("lr_schedulers", context.lr_schedulers),
+        ("scalers", context._scalers),
+    )
+    for kind, objects in parts:
+        for part, state in zip(objects, _same_number(checkpoint, kind, objects), strict=True):
+            part.load_state_dict(state)
+    if checkpoint.get("gradients") is not None:
+        for optimizer, gradients in zip(context.optimizers, checkpoint["gradients"], strict=True):
+            for parameter, gradient in zip(optimizer_parameters(optimizer), gradients, strict=True):
+                parameter.grad = None if gradient is None else gradient.to(parameter.device)
+    saved = checkpoint.get("callbacks", {})
+    for name, callback in callbacks.items():
+        if name in saved:
+            callback.load_state_dict(saved[name])
+        else:
+            logger.warning("the checkpoint has no state of the callback %r: it starts anew", name)
+
+
+def _gradients(context: PyTorchTrialContext) -> list[list[torch.Tensor | None]]:
+    return [[p.grad for p in optimizer_parameters(optimizer)] for optimizer in context.optimizers]
+
+
+def _same_number(checkpoint: Mapping[str, Any], kind: str, objects: list[Any]) -> list[Any]:
+    states: list[Any] = checkpoint.get(f"{kind}_state_dict", [])
+    if len(states) != len(objects):
+        raise StorageError(f"the checkpoint holds {len(states)} {kind}, but the trial wraps {len(objects)}")
+    return states
+
+
+def rng_state() -> dict[str, Any]:
+    """The states of all random number generators that training code draws from, in torch's and plain types."""
+    algorithm, keys, *rest = np.random.get_state(legacy=True)
+    state: dict[str, Any] = {
+        "cpu_rng_state": torch.random.get_rng_state(),
+        "np_rng_state": (algorithm, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
+        "random_rng_state": random.getstate(),
+    }
+    if torch.cuda.is_available():
+        state["gpu_rng_state"] = torch.cuda.get_rng_state()
+    return state
+
+
+def set_rng_state(state: Mapping[str, Any]) -> None:
+    """Go on from what `rng_state` returned."""
+    if "cpu_rng_state" in state:
+        torch.random.set_rng_state(state["cpu_rng_state"])
+    if "np_rng_state" in state:
+        algorithm, keys, *rest = state["np_rng_state"]
+        np.random.set_state((algorithm, np.asarray(keys).astype(np.uint32), *rest))
+    if "random_rng_state" in state:
+        random.setstate(state["random_rng_state"])
+    if "gpu_rng_state" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["gpu_rng_state"])
+
+
+def class_spec(trial_class: type) -> str:
+    """`module:Class`. The module of a script is the one that an import of its file would make."""
+    module = trial_class.__module__
+    if module == "__main__":
+        main = sys.modules["__main__"]
+        spec = getattr(main, "__spec__", None)
+        file = getattr(main, "__file__", None)
+        if spec is not None:
+            module = spec.name.removesuffix(".__main__")
+        elif file is not None:
+            module = Path(file).stem
+    return f"{module}:{trial_class.__qualname__}"
+
+
+def metadata(steps_completed: int) -> dict[str, Any]:
+    """What is told about a checkpoint."""
+    return {
+        "steps_completed": steps_completed,
+        "determined_version": determined.__version__,
+        "framework": f"torch-{torch.__version__}",
+        "format": "pickle",
+    }
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    """Reads plain data only: the state is ours, and needs no classes."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it is an object of {module}.{name}")

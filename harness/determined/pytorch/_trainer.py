@@ -1,0 +1,147 @@
+"""What a training script calls: `pytorch.init()` and `Trainer.fit()`."""
+
+import contextlib
+import logging
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from determined import core
+from determined._info import get_cluster_info
+from determined.errors import TrialError
+from determined.pytorch import _trial
+from determined.pytorch._config import configured_max_length, warn_of_other_length
+from determined.pytorch._context import PyTorchTrialContext
+from determined.pytorch._loop import CheckpointPolicy, Plan, TrainLoop
+from determined.pytorch._trial import PyTorchTrial
+from determined.pytorch._units import Batch, Epoch, TrainUnit
+
+logger = logging.getLogger("determined.pytorch")
+
+
+@contextlib.contextmanager
+def init(
+    *,
+    hparams: dict[str, Any] | None = None,
+    exp_conf: dict[str, Any] | None = None,
+    distributed: core.DummyDistributedContext | None = None,
+    aggregation_frequency: int = 1,
+) -> Iterator[PyTorchTrialContext]:
+    """Connect this process to its trial, and yield what the PyTorchTrial is made with.
+
+    `hparams` and `exp_conf` are by default the trial's; where no trial runs they are empty. Seeds the random
+    number generators of Python, NumPy and torch by the trial's seed (elsewhere by
+    `exp_conf["reproducibility"]["experiment_seed"]`, or 0). `aggregation_frequency`: batches whose gradients
+    are gathered for one step of the optimizers.
+    """
+    info = get_cluster_info()
+    trial = info.trial if info is not None and info.task_type == "TRIAL" else None
+    if hparams is None:
+        hparams = trial.hparams if trial else {}
+    if exp_conf is None:
+        exp_conf = trial._config if trial else {}
+    seed = trial.trial_seed if trial else (exp_conf.get("reproducibility") or {}).get("experiment_seed", 0)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+    with core.init(distributed=distributed, preempt_mode=core.PreemptMode.ChiefOnly) as core_context:
+        yield PyTorchTrialContext(
+            core_context,
+            hparams=hparams,
+            exp_conf=exp_conf,
+            trial_seed=seed,
+            aggregation_frequency=aggregation_frequency,
+        )
+
+
+class Trainer:
+    """Trains a PyTorchTrial: `Trainer(trial, context).fit(...)` within `pytorch.init()`."""
+
+    def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
+        _trial.check(trial)
+        self._trial = trial
+        self._context = context
+
+    def fit(
+        self,
+        checkpoint_period: TrainUnit | None = None,
+        validation_period: TrainUnit | None = None,
+        max_length: TrainUnit | None = None,
+        reporting_period: TrainUnit = Batch(100),  # noqa: B008 - immutable, and shows in the signature
+        checkpoint_policy: CheckpointPolicy = "best",
+        latest_checkpoint: str | None = None,
+        step_zero_validation: bool = False,
+        test_mode: bool = False,
+    ) -> None:
+        """Train until `max_length`, or until the trial is preempted or asks to stop.
+
+        checkpoint_period, validation_period: when to save and to validate; None means at the end only.
+        max_length: `Batch(n)` or `Epoch(n)`; in a trial, `searcher.max_length` or `max_time` by default.
+        reporting_period: over how much to average training metrics, and how often to look for preemption.
+        checkpoint_policy: save after validations that are the `best` of the experiment so far, after `all`,
+            or after `none`. The end of the training is always saved.
+        latest_checkpoint: uuid of the checkpoint to go on from, usually
+            `det.get_cluster_info().latest_checkpoint`. Another trial's gives only its weights.
+        step_zero_validation: validate before the first batch, too.
+        test_mode: run one batch of training and one of validation, to try the code; not in a trial.
+
+        Returns as well when preempted: a checkpoint is saved then, and the script should end.
+        """
+        context = self._context
+        if not context.models or not context.optimizers:
+            missing = "model" if not context.models else "optimizer"
+            raise TrialError(
+                f"{type(self._trial).__name__} wraps no {missing}: call context.wrap_{missing}() in __init__, "
+                "so that it gets into the checkpoints"
+            )
+        _check_units(checkpoint_period=checkpoint_period, validation_period=validation_period)
+        _check_units(max_length=max_length)
+        if not isinstance(reporting_period, Batch | Epoch):
+            raise TypeError(f"reporting_period is {reporting_period!r}: it must be Batch(n) or Epoch(n)")
+        if checkpoint_policy not in ("best", "all", "none"):
+            raise ValueError(f"checkpoint_policy is {checkpoint_policy!r}: it must be best, all or none")
+        if test_mode:
+            if context._on_cluster:
+                raise ValueError("test_mode is for trying code outside of a trial")
+            max_length = reporting_period = Batch(1)
+        config = context.get_experiment_config()
+        searcher = config.get("searcher") or {}
+        plan = Plan(
+            max_length=self._max_length(max_length),
+            reporting_period=reporting_period,
+            validation_period=validation_period,
+            checkpoint_period=checkpoint_period,
+            checkpoint_policy=checkpoint_policy,
+            step_zero_validation=step_zero_validation,
+            searcher_metric=searcher.get("metric"),
+            smaller_is_better=searcher.get("smaller_is_better", True),
+            validation_batches=1 if test_mode else None,
+        )
+        TrainLoop(self._trial, context, plan).run(latest_checkpoint)
+
+    def _max_length(self, max_length: TrainUnit | None) -> TrainUnit:
+        config, hparams = self._context.get_experiment_config(), self._context.get_hparams()
+        if max_length is not None:
+            if not isinstance(max_length.value, int):
+                raise ValueError(
+                    f"max_length is {max_length}: it must be a single number of batches or epochs"
+                )
+            warn_of_other_length(config, max_length)
+            return max_length
+        configured = configured_max_length(config, hparams)
+        if configured is None:
+            raise ValueError(
+                "fit() needs a max_length, for example Epoch(10)"
+                + (": the experiment config's searcher has none either" if self._context._on_cluster else "")
+            )
+        logger.warning("fit() was called without max_length: the searcher config gives %s", configured)
+        return configured
+
+
+def _check_units(**units: TrainUnit | None) -> None:
+    for name, unit in units.items():
+        if unit is not None and not isinstance(unit, Batch | Epoch):
+            raise TypeError(f"{name} is {unit!r}: it must be Batch(n), Epoch(n) or None")
