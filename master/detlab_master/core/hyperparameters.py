@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 JSON: TypeAlias = Any
@@ -191,6 +190,8 @@ class _Parser:
             return 0.0, 1.0
         if low >= high:
             self._error((*path, "minval"), f"{raw['minval']!r} must be less than maxval, {raw['maxval']!r}.")
+        if not math.isfinite(high - low):
+            self._error((*path, "maxval"), f"the range from {low!r} to {high!r} is too wide for a float.")
         return low, high
 
     def _number(self, raw: Mapping[str, JSON], key: str, path: tuple[str | int, ...]) -> float | None:
@@ -283,6 +284,8 @@ class Grid(Sequence[dict[str, JSON]]):
 class _GridNode:
     def __init__(self, hp: Hyperparameter) -> None:
         self._hp = hp
+        self._children: list[_GridNode] = []
+        self.size: int
         match hp:
             case Nested(members):
                 self._children = [_GridNode(member) for member in members.values()]
@@ -290,13 +293,12 @@ class _GridNode:
             case Categorical(vals):
                 self._children = [_GridNode(val) for val in vals]
                 self.size = sum(child.size for child in self._children)
-            case _:
-                self._children = []
-                self.size = len(self._values)
-
-    @cached_property
-    def _values(self) -> Sequence[JSON]:
-        return grid_values(self._hp)
+            case Int(minval, maxval, count):
+                self.size = min(count or 1, maxval - minval + 1)
+            case Double(count=count) | Log(count=count):
+                self.size = count or 1
+            case Const():
+                self.size = 1
 
     def point(self, index: int) -> JSON:
         match self._hp:
@@ -312,23 +314,14 @@ class _GridNode:
                         return child.point(index)
                     index -= child.size
                 raise IndexError("grid index out of range")
-            case _:
-                return self._values[index]
-
-
-def grid_values(hp: Hyperparameter) -> Sequence[JSON]:
-    """The values that one leaf takes in a grid, in order."""
-    match hp:
-        case Const(val):
-            return [val]
-        case Int(minval, maxval, count) if count is not None:
-            count = min(count, maxval - minval + 1)
-            return [_round(v) for v in _spaced(minval, maxval, count)]
-        case Double(minval, maxval, count) if count is not None:
-            return _spaced(minval, maxval, count)
-        case Log(minval, maxval, base, count) if count is not None:
-            return [base**exponent for exponent in _spaced(minval, maxval, count)]
-    raise TypeError(f"{hp!r} has no grid values of its own")
+            case Const(val):
+                return val
+            case Int(minval, maxval):
+                return _round(_spaced(minval, maxval, index, self.size))
+            case Double(minval, maxval):
+                return _spaced(minval, maxval, index, self.size)
+            case Log(minval, maxval, base):
+                return base ** _spaced(minval, maxval, index, self.size)
 
 
 def without_count(hp: Hyperparameter, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -344,10 +337,11 @@ def without_count(hp: Hyperparameter, path: tuple[str | int, ...] = ()) -> Itera
                 yield from without_count(val, (*path, "vals", i))
 
 
-def _spaced(low: float, high: float, count: int) -> list[float]:
+def _spaced(low: float, high: float, index: int, count: int) -> float:
+    """The index-th of `count` values evenly spaced from low to high; the midpoint where there is but one."""
     if count == 1:
-        return [low + (high - low) / 2]
-    return [low + i * (high - low) / (count - 1) for i in range(count)]
+        return low + (high - low) / 2
+    return low + index * (high - low) / (count - 1)
 
 
 def _round(value: float) -> int:
