@@ -1,0 +1,172 @@
+"""The only place where the master's concrete parts meet."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tornado.httpserver import HTTPServer
+from tornado.netutil import bind_sockets
+from tornado.web import Application
+
+from detlab_master.api import routes
+from detlab_master.config import MasterConfig, PoolYaml
+from detlab_master.core.states import TaskType
+from detlab_master.core.task_spec import ClusterFacts
+from detlab_master.engine import clock
+from detlab_master.engine.allocations import AllocationService
+from detlab_master.engine.checkpoint_files import CheckpointFiles
+from detlab_master.engine.contexts import Contexts
+from detlab_master.engine.experiment_inbox import Pools
+from detlab_master.engine.experiments import ClusterDefaults, ExperimentService
+from detlab_master.engine.identity import Identity
+from detlab_master.engine.launch import Launcher
+from detlab_master.engine.logs import LogService
+from detlab_master.engine.services import Services
+from detlab_master.engine.topics import Topics
+from detlab_master.resources.agents import Agents, PoolConfig
+from detlab_master.store.sql import open_store
+
+logger = logging.getLogger(__name__)
+API_VERSION = "0.38.1"  # of the API that is spoken; clients compare it with their own
+MAX_BODY_BYTES = 136 * 1024**2  # a 95 MiB context in base64; routes allow less where less is enough
+
+
+class PortTaken(Exception):
+    """Another program listens there; the text says what to do."""
+
+
+@asynccontextmanager
+async def running(config: MasterConfig) -> AsyncIterator[Services]:
+    """A master that serves requests until the context ends."""
+    folder = config.folder
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    sockets = _bind(config)
+    store = await asyncio.to_thread(open_store, config.db_url)
+    services = await _wire(config, store, folder)
+    server = HTTPServer(
+        Application(routes(services), compress_response=False, websocket_ping_interval=10),
+        max_body_size=MAX_BODY_BYTES,
+        max_buffer_size=MAX_BODY_BYTES + 1024**2,
+    )
+    try:
+        await services.experiments.restore()
+        server.add_sockets(sockets)
+        logger.info("the master answers at http://%s:%d", config.bind_ip, config.port)
+        yield services
+    finally:
+        server.stop()
+        await server.close_all_connections()
+        services.agents.close()
+        await services.experiments.close()
+        await services.allocations.close()
+        services.readers.shutdown(wait=True, cancel_futures=True)
+        await asyncio.to_thread(store.close)
+
+
+def _bind(config: MasterConfig) -> list[Any]:
+    try:
+        return bind_sockets(config.port, config.bind_ip)
+    except OSError as error:
+        raise PortTaken(
+            f"port {config.port} on {config.bind_ip} cannot be used: {error.strerror}."
+            " Choose another with --port (with `make up`: make up PORT=9000)"
+        ) from None
+
+
+async def _wire(config: MasterConfig, store: Any, folder: Path) -> Services:
+    cluster = ClusterFacts(store.cluster_id(), str(uuid.uuid4()), config.cluster_name, API_VERSION)
+    ids = clock.Ids(store.highest_ids())
+    topics = Topics()
+    logs = LogService(store, topics)
+    agents = Agents([_pool(config, pool) for pool in config.resource_pools], cluster)
+    allocations = AllocationService(store, topics, logs)
+    identity = Identity(store, ids, secret_file(folder / "agent-token"))
+    files = CheckpointFiles()
+    priorities = {pool.pool_name: _pool(config, pool).default_priority for pool in config.resource_pools}
+    defaults = config.task_container_defaults
+    experiments = ExperimentService(
+        store=store,
+        ids=ids,
+        allocations=allocations,
+        resources=agents,
+        files=files,
+        pools=Pools(priorities.__getitem__, defaults.preemption_timeout),
+        defaults=ClusterDefaults(
+            config=_experiment_defaults(config, folder),
+            default_compute_pool=config.resource_manager.default_compute_resource_pool,
+            default_aux_pool=config.resource_manager.default_aux_resource_pool,
+            reject_impossible=config.launch_error,
+        ),
+    )
+    master_url = config.task_master_url or f"http://{_reachable(config.bind_ip)}:{config.port}"
+    launcher = Launcher(store, cluster, agents, master_url)
+    agents.wire(allocations)
+    allocations.wire(agents, launcher.trial)
+    allocations.owned_by(TaskType.TRIAL, experiments.allocation_ended)
+    allocations.on_end(identity.forget_allocation)
+    await identity.ensure_built_in_users(_first_password(config, folder))
+    return Services(store, cluster, identity, experiments, allocations, logs, agents, Contexts(folder), files)
+
+
+def _pool(config: MasterConfig, pool: PoolYaml) -> PoolConfig:
+    scheduler = pool.scheduler or config.resource_manager.scheduler
+    return PoolConfig(
+        name=pool.pool_name,
+        description=pool.description,
+        preemption=scheduler.preemption,
+        fitting_policy=scheduler.fitting_policy,
+        default_priority=scheduler.default_priority,
+        max_aux_per_agent=pool.max_aux_containers_per_agent,
+        reconnect_wait=pool.reconnect_seconds,
+    )
+
+
+def _experiment_defaults(config: MasterConfig, folder: Path) -> dict[str, Any]:
+    """What the cluster adds to every experiment's configuration."""
+    storage = config.checkpoint_storage
+    if storage is None:
+        checkpoints = folder / "checkpoints"
+        checkpoints.mkdir(exist_ok=True)
+        # Tasks run under accounts of their own: like /tmp, everybody may add, and nobody touch what is another's.
+        checkpoints.chmod(0o1777)
+        storage = {"type": "shared_fs", "host_path": str(checkpoints)}
+    defaults: dict[str, Any] = {"checkpoint_storage": storage}
+    task = config.task_container_defaults
+    if task.environment_variables is not None:
+        defaults["environment"] = {"environment_variables": task.environment_variables}
+    if task.bind_mounts is not None:
+        defaults["bind_mounts"] = task.bind_mounts
+    if task.log_policies is not None:
+        defaults["log_policies"] = task.log_policies
+    return defaults
+
+
+def _reachable(bind_ip: str) -> str:
+    return "127.0.0.1" if bind_ip in ("0.0.0.0", "::", "") else bind_ip
+
+
+def _first_password(config: MasterConfig, folder: Path) -> str:
+    """The password that the built-in users get on an empty database."""
+    if config.security.initial_user_password or config.security.allow_blank_passwords:
+        return config.security.initial_user_password
+    return secret_file(folder / "initial-password")
+
+
+def secret_file(path: Path) -> str:
+    """The secret in a file that only its owner reads; made at the first time."""
+    try:
+        return path.read_text().strip()
+    except FileNotFoundError:
+        secret = secrets.token_urlsafe(16) + "aA1"  # meets the client's rule: upper, lower, digit
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secret + "\n")
+        return secret

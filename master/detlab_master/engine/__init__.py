@@ -1,0 +1,1 @@
+"""The engine: takes an event, lets the core decide, keeps the result, then carries out the effects."""

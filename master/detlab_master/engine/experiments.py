@@ -1,0 +1,573 @@
+"""Experiments, for the API: create them, carry out their users' verbs, take their trials' reports."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from coolname import generate_slug
+
+from detlab_master.core import experiment as core
+from detlab_master.core import trial as trials
+from detlab_master.core.allocation import KillRequested, PreemptionRequested
+from detlab_master.core.errors import Conflict, Invalid, NotFound
+from detlab_master.core.expconf import parse_experiment_config, resolve
+from detlab_master.core.metrics import PROFILING_GROUPS
+from detlab_master.core.permissions import Principal, may_see
+from detlab_master.core.records import Allocation, Checkpoint, Experiment, Json, MetricReport, Task, Trial
+from detlab_master.core.states import CheckpointState, TrialState
+from detlab_master.core.states import ExperimentState as S
+from detlab_master.engine import clock
+from detlab_master.engine.allocations import AllocationService
+from detlab_master.engine.checkpoint_files import CheckpointFiles
+from detlab_master.engine.experiment_inbox import (
+    CheckpointReported,
+    Created,
+    Event,
+    ExperimentAtWork,
+    MetricsReported,
+    Pools,
+)
+from detlab_master.engine.inbox import Inbox
+from detlab_master.resources.base import ResourceManager
+from detlab_master.store.base import ExperimentFilter, Page, Store
+from detlab_master.store.writes import DeleteExperiment, SaveCheckpoint, SaveExperiment
+
+logger = logging.getLogger(__name__)
+SLOTS_EXCEEDED = "LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"
+
+
+@dataclass(frozen=True)
+class CreateExperiment:
+    """What a person submits. The context (model definition) is in the data folder already, named by its SHA-256."""
+
+    config_text: str
+    context_sha256: str = ""
+    context_bytes: int = 0
+    activate: bool = True
+    validate_only: bool = False
+    parent_id: int | None = None
+    project_id: int | None = None
+    template: str | None = None
+
+
+@dataclass(frozen=True)
+class CreatedExperiment:
+    experiment: Experiment
+    warnings: list[str]  # for people
+    launch_warnings: list[str]  # names of the API's enum
+
+
+@dataclass(frozen=True)
+class ClusterDefaults:
+    """What the cluster adds to every experiment's configuration."""
+
+    config: Json  # checkpoint_storage, and what task_container_defaults give
+    default_compute_pool: str
+    default_aux_pool: str
+    reject_impossible: bool  # master.yaml's launch_error: a request that can never fit is refused
+
+
+class ExperimentService:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        ids: clock.Ids,
+        allocations: AllocationService,
+        resources: ResourceManager,
+        files: CheckpointFiles,
+        pools: Pools,
+        defaults: ClusterDefaults,
+    ) -> None:
+        self._store = store
+        self._ids = ids
+        self._allocations = allocations
+        self._resources = resources
+        self._files = files
+        self._pools = pools
+        self._defaults = defaults
+        self._at_work: dict[int, ExperimentAtWork] = {}
+        self._inboxes: dict[int, Inbox[Event]] = {}
+        self._of_trial: dict[int, int] = {}  # trial id -> experiment id, as far as looked up
+        self._loading: dict[int, asyncio.Lock] = {}
+        self._deleting: set[asyncio.Task[None]] = set()
+
+    # Creation
+
+    async def create(self, principal: Principal, asked: CreateExperiment) -> CreatedExperiment:
+        """Validate, keep and start an experiment.
+
+        Raises:
+            ConfigErrors: the configuration is wrong; all that is wrong with it, by path.
+            NotFound: its template, parent, project or warm-start source is not there for this user.
+            Invalid: no pool of that name, or more slots than the pool can ever give.
+        """
+        submitted = parse_experiment_config(asked.config_text)
+        if asked.template:
+            raise NotFound(f"template {asked.template!r} not found")
+        seed = int(clock.now()) & 0xFFFFFFFF
+        resolved = resolve(
+            submitted,
+            defaults=dict(self._defaults.config),
+            experiment_seed=seed,
+            default_name=generate_slug(3),
+        )
+        config = resolved.as_dict
+        launch_warnings = self._place(config)
+        project_id = await self._project(asked, config)
+        parent = await self._parent(principal, asked)
+        await self._warm_start(principal, config)
+        experiment = Experiment(
+            id=0,
+            job_id=self._ids.unique(),
+            owner_id=principal.user_id,
+            project_id=project_id,
+            state=S.ACTIVE if asked.activate else S.PAUSED,
+            config=config,
+            original_config=asked.config_text,
+            context_sha256=asked.context_sha256 or (parent.context_sha256 if parent else ""),
+            context_bytes=asked.context_bytes or (parent.context_bytes if parent else 0),
+            start_time=clock.now(),
+            name=config["name"],
+            description=config.get("description") or "",
+            labels=tuple(config.get("labels") or ()),
+            forked_from=parent.id if parent else None,
+        )
+        if not asked.validate_only:
+            experiment = replace(experiment, id=self._ids.experiment())
+            self._take_up(experiment)
+            try:
+                await self._inboxes[experiment.id].ask(Created())
+            except Exception:
+                await self._drop(experiment.id)
+                raise
+            experiment = (
+                self._at_work[experiment.id].experiment if experiment.id in self._at_work else experiment
+            )
+        return CreatedExperiment(experiment, list(resolved.warnings), launch_warnings)
+
+    def _place(self, config: dict[str, object]) -> list[str]:
+        """Fill in the resource pool; refuse or warn where the slots do not exist."""
+        resources = config["resources"]
+        assert isinstance(resources, dict)
+        slots = resources["slots_per_trial"]
+        if not resources.get("resource_pool"):
+            aux, compute = self._defaults.default_aux_pool, self._defaults.default_compute_pool
+            resources["resource_pool"] = aux if slots == 0 else compute
+        name = resources["resource_pool"]
+        pools = {pool.name: pool for pool in self._resources.pools()}
+        if name not in pools:
+            known = ", ".join(sorted(pools))
+            raise Invalid(
+                f"resources.resource_pool is {name!r}: there is no such resource pool; there are: {known}"
+            )
+        have = pools[name].slots_total
+        if slots <= have:
+            return []
+        if have and self._defaults.reject_impossible:
+            raise Invalid(
+                f"resources.slots_per_trial is {slots}, and the resource pool {name!r} has {have} slots in all:"
+                " the experiment could never start. Ask for fewer slots or for another pool"
+            )
+        return [SLOTS_EXCEEDED]
+
+    async def _project(self, asked: CreateExperiment, config: Mapping[str, object]) -> int:
+        workspace, project = str(config.get("workspace") or ""), str(config.get("project") or "")
+        if asked.project_id:
+            found = await asyncio.to_thread(self._store.projects.project, asked.project_id)
+            if found is None:
+                raise NotFound(f"project '{asked.project_id}' not found")
+            return found.id
+        if not workspace and not project:
+            return 1
+        if not workspace or not project:
+            raise Invalid("the configuration names only one of workspace and project: give both, or neither")
+        found = await asyncio.to_thread(self._store.projects.find, workspace, project)
+        if found is None:
+            raise NotFound(f"project {project!r} in workspace {workspace!r} not found")
+        return found.id
+
+    async def _parent(self, principal: Principal, asked: CreateExperiment) -> Experiment | None:
+        if not asked.parent_id:
+            return None
+        parent = await asyncio.to_thread(self._store.experiments.get, asked.parent_id)
+        if parent is None or not may_see(principal, parent.owner_id):
+            raise NotFound(f"experiment '{asked.parent_id}' not found")
+        return parent
+
+    async def _warm_start(self, principal: Principal, config: dict[str, object]) -> None:
+        """Check the checkpoint that all trials start from; a source trial becomes its latest checkpoint."""
+        searcher = config["searcher"]
+        assert isinstance(searcher, dict)
+        trial_id, uuid = searcher.get("source_trial_id"), searcher.get("source_checkpoint_uuid")
+        if trial_id is None and uuid is None:
+            return
+        if trial_id is not None:
+            checkpoint = await asyncio.to_thread(self._store.checkpoints.latest, trial_id)
+            what = f"a checkpoint of trial '{trial_id}' (searcher.source_trial_id)"
+        else:
+            checkpoint = await asyncio.to_thread(self._store.checkpoints.get, str(uuid))
+            what = f"checkpoint '{uuid}' (searcher.source_checkpoint_uuid)"
+        source = (
+            await asyncio.to_thread(self._store.experiments.get, checkpoint.experiment_id)
+            if checkpoint
+            else None
+        )
+        if checkpoint is None or source is None or not may_see(principal, source.owner_id):
+            raise NotFound(f"{what} not found")
+        searcher["source_checkpoint_uuid"] = checkpoint.uuid
+
+    # Verbs
+
+    async def activate(self, experiment_id: int) -> None:
+        await self._ask(experiment_id, core.Activated())
+
+    async def pause(self, experiment_id: int) -> None:
+        await self._ask(experiment_id, core.Paused())
+
+    async def cancel(self, experiment_id: int) -> None:
+        await self._stop(experiment_id, core.Canceled())
+
+    async def kill(self, experiment_id: int) -> None:
+        await self._stop(experiment_id, core.Killed())
+
+    async def kill_trial(self, trial_id: int) -> None:
+        experiment_id, kept = await self._experiment_of(trial_id)
+        if not kept.state.terminal:
+            await self._ask(experiment_id, core.TrialKilled(trial_id))
+
+    async def _stop(self, experiment_id: int, event: core.Event) -> None:
+        """Repeating a stop, or stopping what has ended, succeeds."""
+        if not (await self._get(experiment_id)).state.terminal:
+            await self._ask(experiment_id, event)
+
+    async def archive(self, experiment_id: int, archived: bool) -> None:
+        experiment = await self._get(experiment_id)
+        if not experiment.state.terminal:
+            raise Invalid(
+                f"experiment {experiment_id} is {self.shown_state(experiment)}: only one that has ended can be archived;"
+                f" end it first (det experiment cancel {experiment_id})"
+            )
+        await self._save(replace(experiment, archived=archived))
+
+    async def edit(
+        self,
+        experiment_id: int,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        notes: str | None = None,
+        labels: Sequence[str] | None = None,
+        resources: Mapping[str, int | float | None] | None = None,
+        keep_checkpoints: Mapping[str, int] | None = None,
+    ) -> Experiment:
+        """Change what a person may change at any time; what is None stays.
+
+        Args:
+            resources: any of max_slots (None: no limit), priority (1..99), weight.
+            keep_checkpoints: any of save_experiment_best, save_trial_best, save_trial_latest.
+        """
+        if name is not None and not name.strip():
+            raise Invalid("the name of an experiment must not be empty")
+        experiment = await self._get(experiment_id)
+        experiment = replace(
+            experiment,
+            name=experiment.name if name is None else name,
+            description=experiment.description if description is None else description,
+            notes=experiment.notes if notes is None else notes,
+            labels=experiment.labels if labels is None else tuple(sorted(set(labels))),
+            config=_with_settings(experiment.config, resources or {}, keep_checkpoints or {}),
+        )
+        if experiment_id in self._inboxes:
+            await self._inboxes[experiment_id].ask(core.Edited(experiment))
+        else:
+            await self._save(experiment)
+        self._reschedule(experiment, resources or {})
+        return await self._get(experiment_id)
+
+    def _reschedule(self, experiment: Experiment, resources: Mapping[str, int | float | None]) -> None:
+        if "max_slots" in resources:
+            self._resources.set_max_slots(experiment.job_id, experiment.config["resources"]["max_slots"])
+        priority = resources.get("priority")
+        if priority is not None:
+            for allocation_id in self._allocations.of_job(experiment.job_id):
+                self._resources.set_priority(allocation_id, int(priority))
+
+    async def delete(self, experiment_id: int) -> None:
+        """Mark it DELETING; checkpoints and records go in the background."""
+        experiment = await self._get(experiment_id)
+        if experiment.state is S.DELETING:
+            return
+        if not experiment.state.terminal:
+            raise Invalid(
+                f"experiment {experiment_id} is {self.shown_state(experiment)}: only one that has ended can be deleted;"
+                f" end it first (det experiment kill {experiment_id})"
+            )
+        await self._save(replace(experiment, state=S.DELETING))
+        deleting = asyncio.create_task(self._delete_all(replace(experiment, state=S.DELETING)))
+        self._deleting.add(deleting)
+        deleting.add_done_callback(self._deleting.discard)
+
+    async def _delete_all(self, experiment: Experiment) -> None:
+        try:
+            kept = await asyncio.to_thread(self._store.checkpoints.find, experiment_id=experiment.id)
+            for checkpoint in kept:
+                await asyncio.to_thread(self._files.remove, experiment, checkpoint)
+            await asyncio.wrap_future(self._store.commit([DeleteExperiment(experiment.id)]))
+        except Exception:
+            logger.exception("experiment %d could not be deleted", experiment.id)
+            await self._save(replace(experiment, state=S.DELETE_FAILED))
+
+    # Reports of trials
+
+    async def report_metrics(
+        self,
+        trial_id: int,
+        run_id: int,
+        group: str,
+        steps_completed: int | None,
+        metrics: Json,
+        batch_metrics: Sequence[Json] | None,
+        reported_at: float | None,
+    ) -> None:
+        """Keep a report; a validation goes to the search in the same transaction.
+
+        Raises:
+            NotFound: no such trial.
+            Invalid: the report comes from a run that was replaced, or contradicts an earlier one.
+        """
+        if steps_completed is None and group not in PROFILING_GROUPS:
+            raise Invalid(f"a report of metric group {group!r} must say its stepsCompleted")
+        report = MetricReport(
+            trial_id=trial_id,
+            run_id=run_id,
+            group=group,
+            steps_completed=steps_completed or 0,
+            reported_at=clock.now() if reported_at is None else reported_at,
+            metrics=metrics,
+            batch_metrics=None if batch_metrics is None else tuple(batch_metrics),
+        )
+        await self._of(trial_id, MetricsReported(report))
+
+    async def report_progress(self, trial_id: int, progress: float) -> None:
+        await self._of(trial_id, core.TrialProgressed(trial_id, min(1.0, max(0.0, progress))))
+
+    async def report_early_exit(self, trial_id: int, reason: str) -> None:
+        if reason == "EXITED_REASON_INIT_INVALID_HP":
+            reason = trials.INVALID_HP
+        await self._of(trial_id, core.EarlyExitReported(trial_id, reason))
+
+    async def report_runner_state(self, trial_id: int, state: str) -> None:
+        await self._of(trial_id, core.RunnerStateReported(trial_id, state))
+
+    async def report_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Repeating a report is safe."""
+        known = await asyncio.to_thread(self._store.checkpoints.get, checkpoint.uuid)
+        if known is not None and known.trial_id != checkpoint.trial_id:
+            raise Conflict(f"checkpoint '{checkpoint.uuid}' belongs to trial {known.trial_id}")
+        await self._of(checkpoint.trial_id, CheckpointReported(checkpoint))
+
+    # Checkpoints
+
+    async def patch_checkpoints(self, resources: Mapping[str, Mapping[str, int]]) -> None:
+        """What is left of checkpoints' files: nothing makes them DELETED, less than before PARTIALLY_DELETED."""
+        changed = []
+        for uuid, left in resources.items():
+            checkpoint = await asyncio.to_thread(self._store.checkpoints.get, uuid)
+            if checkpoint is None:
+                raise NotFound(f"checkpoint '{uuid}' not found")
+            changed.append(SaveCheckpoint(_with_files(checkpoint, left)))
+        await asyncio.wrap_future(self._store.commit(changed))
+
+    async def delete_checkpoints(self, uuids: Sequence[str]) -> None:
+        await self.remove_files(uuids, ["**/*"])
+
+    async def remove_files(self, uuids: Sequence[str], globs: Sequence[str]) -> None:
+        """Remove the files that match; without globs only look what is left."""
+        for uuid in uuids:
+            checkpoint = await asyncio.to_thread(self._store.checkpoints.get, uuid)
+            if checkpoint is None:
+                raise NotFound(f"checkpoint '{uuid}' not found")
+            experiment = await self._get(checkpoint.experiment_id)
+            left = await asyncio.to_thread(self._files.remove, experiment, checkpoint, globs)
+            await self.patch_checkpoints({uuid: left})
+
+    # What the API shows
+
+    def shown_state(self, experiment: Experiment) -> str:
+        """The state by which a person knows the experiment: ACTIVE says how far its most advanced trial is."""
+        if experiment.state is not S.ACTIVE:
+            return str(experiment.state)
+        return self._refined(self._allocations.most_advanced(experiment.job_id))
+
+    def shown_trial_state(self, trial: Trial) -> str:
+        if trial.state is not TrialState.ACTIVE:
+            return str(trial.state)
+        allocation = self._allocations.get(trial.allocation_id) if trial.allocation_id else None
+        return self._refined(allocation.state if allocation else None)
+
+    @staticmethod
+    def _refined(state: object) -> str:
+        name = str(state) if state is not None else "QUEUED"
+        return {"ASSIGNED": "STARTING", "TERMINATED": "RUNNING"}.get(name, name)
+
+    # The ends of allocations
+
+    def allocation_ended(self, task: Task, allocation: Allocation) -> None:
+        """The allocation service says that a trial's run is over."""
+        assert task.experiment_id is not None  # a trial's task
+        assert task.trial_id is not None
+        inbox = self._inboxes.get(task.experiment_id)
+        if inbox is not None:
+            inbox.tell(core.AllocationEnded(task.trial_id, allocation))
+
+    # Restart of the master
+
+    async def restore(self) -> None:
+        """Take up every experiment that has not ended, with its allocations."""
+        for experiment in await asyncio.to_thread(self._store.experiments.unfinished):
+            at_work = self._take_up(experiment)
+            await at_work.reload()
+        for allocation in await asyncio.to_thread(self._store.trials.open_allocations):
+            task = await asyncio.to_thread(self._store.trials.task, allocation.task_id)
+            if task is None or task.experiment_id not in self._at_work:
+                continue
+            at_work = self._at_work[task.experiment_id]
+            self._allocations.adopt(task, allocation, at_work.request(task, allocation))
+        for at_work in list(self._at_work.values()):
+            for waiting in list(at_work.trials.values()):
+                await self._take_up_trial(waiting)
+        for unfinished in await asyncio.to_thread(self._unfinished_deletions):
+            self._deleting.add(asyncio.create_task(self._delete_all(unfinished)))
+
+    async def _take_up_trial(self, waiting: Trial) -> None:
+        """Effects that the last master may not have carried out any more."""
+        if waiting.allocation_id is None:
+            return
+        open_ = self._allocations.get(waiting.allocation_id)
+        if open_ is None:
+            ended = await asyncio.to_thread(self._store.trials.allocation, waiting.allocation_id)
+            if ended is not None:
+                self._inboxes[waiting.experiment_id].tell(core.AllocationEnded(waiting.id, ended))
+        elif waiting.state is TrialState.STOPPING_KILLED:
+            self._allocations.tell(open_.id, KillRequested("killed by the user"))
+        elif waiting.state is not TrialState.ACTIVE:
+            self._allocations.tell(open_.id, PreemptionRequested(f"the trial is {waiting.state}"))
+
+    def _unfinished_deletions(self) -> list[Experiment]:
+        return self._store.experiments.find(ExperimentFilter(states=[S.DELETING]), Page())[0]
+
+    async def close(self) -> None:
+        for inbox in list(self._inboxes.values()):
+            await inbox.close()
+        for task in list(self._deleting):
+            task.cancel()
+
+    # Inboxes
+
+    def _take_up(self, experiment: Experiment) -> ExperimentAtWork:
+        at_work = ExperimentAtWork(
+            experiment,
+            store=self._store,
+            ids=self._ids,
+            allocations=self._allocations,
+            pools=self._pools,
+            finished=self._finished,
+        )
+        self._at_work[experiment.id] = at_work
+        self._inboxes[experiment.id] = Inbox(f"experiment {experiment.id}", at_work, self._store)
+        return at_work
+
+    def _finished(self, experiment: Experiment) -> None:
+        logger.info("experiment %d is %s", experiment.id, experiment.state)
+        # The inbox itself calls this: it is closed once its present batch is answered.
+        asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(self._drop(experiment.id)))
+
+    async def _drop(self, experiment_id: int) -> None:
+        self._at_work.pop(experiment_id, None)
+        inbox = self._inboxes.pop(experiment_id, None)
+        if inbox is not None:
+            await inbox.close()
+
+    async def _get(self, experiment_id: int) -> Experiment:
+        at_work = self._at_work.get(experiment_id)
+        if at_work is not None:
+            return at_work.experiment
+        experiment = await asyncio.to_thread(self._store.experiments.get, experiment_id)
+        if experiment is None:
+            raise NotFound(f"experiment '{experiment_id}' not found")
+        return experiment
+
+    async def _save(self, experiment: Experiment) -> None:
+        await asyncio.wrap_future(self._store.commit([SaveExperiment(experiment)]))
+
+    async def _ask(self, experiment_id: int, event: Event) -> None:
+        inbox = self._inboxes.get(experiment_id)
+        if inbox is None:
+            experiment = await self._get(experiment_id)
+            raise Invalid(
+                f"experiment {experiment_id} has ended ({experiment.state}): it cannot be changed like this any more"
+            )
+        await inbox.ask(event)
+
+    async def _experiment_of(self, trial_id: int) -> tuple[int, Trial]:
+        experiment_id = self._of_trial.get(trial_id)
+        if experiment_id in self._at_work:
+            known = self._at_work[experiment_id].trials.get(trial_id)
+            if known is not None:
+                return known.experiment_id, known
+        kept = await asyncio.to_thread(self._store.trials.get, trial_id)
+        if kept is None:
+            raise NotFound(f"trial '{trial_id}' not found")
+        self._of_trial[trial_id] = kept.experiment_id
+        return kept.experiment_id, kept
+
+    async def _of(self, trial_id: int, event: Event) -> None:
+        """Hand a trial's report to its experiment; also to one that has ended, for reports that come late."""
+        experiment_id, _ = await self._experiment_of(trial_id)
+        inbox = self._inboxes.get(experiment_id)
+        if inbox is None:
+            raise Invalid(
+                f"trial {trial_id} belongs to experiment {experiment_id}, which has ended: it takes no reports"
+            )
+        await inbox.ask(event)
+
+
+def _with_settings(
+    config: Json, resources: Mapping[str, int | float | None], keep: Mapping[str, int]
+) -> Json:
+    """The configuration with changed settings.
+
+    Raises:
+        Invalid: a value out of range.
+    """
+    allowed: dict[str, tuple[float, float]] = {
+        "max_slots": (0, math.inf),
+        "priority": (1, 99),
+        "weight": (0, math.inf),
+    }
+    for key, value in resources.items():
+        low, high = allowed[key]
+        if value is not None and not low <= value <= high:
+            span = f"from {low:g} to {high:g}" if high < math.inf else f"{low:g} or more"
+            raise Invalid(f"{key} is {value}: it must be {span}")
+    for key, number in keep.items():
+        if number < 0:
+            raise Invalid(f"{key} is {number}: it must be 0 or more")
+    return {
+        **config,
+        "resources": {**config["resources"], **resources},
+        "checkpoint_storage": {**config["checkpoint_storage"], **keep},
+    }
+
+
+def _with_files(checkpoint: Checkpoint, left: Mapping[str, int]) -> Checkpoint:
+    if not left:
+        return replace(checkpoint, resources={}, state=CheckpointState.DELETED)
+    if set(left) != set(checkpoint.resources):
+        return replace(checkpoint, resources=dict(left), state=CheckpointState.PARTIALLY_DELETED)
+    return replace(checkpoint, resources=dict(left))

@@ -1,0 +1,89 @@
+"""What an agent is told to run: the specification of a container, with tokens made for it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from detlab_agent import protocol
+from detlab_master.core import task_spec
+from detlab_master.core.errors import NotFound
+from detlab_master.core.records import Allocation, Container, Experiment, Task
+from detlab_master.engine.identity import new_session
+from detlab_master.resources.base import ResourceManager
+from detlab_master.store.base import Store
+from detlab_master.store.writes import SaveSession
+
+FIRST_TASK_UID = 70_000  # Unix account of user n's tasks, where the agent runs as root: this + n
+
+
+class Launcher:
+    """Builds container specifications.
+
+    Args:
+        master_url: under which tasks reach the master.
+    """
+
+    def __init__(
+        self, store: Store, cluster: task_spec.ClusterFacts, resources: ResourceManager, master_url: str
+    ) -> None:
+        self._store = store
+        self._cluster = cluster
+        self._resources = resources
+        self._master_url = master_url
+
+    async def trial(self, task: Task, allocation: Allocation, container: Container) -> protocol.ContainerSpec:
+        """The specification of one container of a trial.
+
+        Raises:
+            NotFound: the trial is gone.
+            StoreUnavailable: the database cannot be reached; try again.
+        """
+        assert task.trial_id is not None  # a trial's task
+        assert task.experiment_id is not None
+        owner = await asyncio.to_thread(self._store.users.get, task.owner_id)
+        trial = await asyncio.to_thread(self._store.trials.get, task.trial_id)
+        experiment = await asyncio.to_thread(self._store.experiments.get, task.experiment_id)
+        if owner is None or trial is None or experiment is None:
+            raise NotFound(f"task {task.id}: its trial '{task.trial_id}' not found")
+        checkpoint = await asyncio.to_thread(self._store.checkpoints.latest, trial.id)
+        session_token, session = new_session(owner.id, "allocation", None, allocation.id)
+        user_token, user_session = new_session(owner.id, "task", None, allocation.id)
+        await asyncio.wrap_future(self._store.commit([SaveSession(session), SaveSession(user_session)]))
+        environment = task_spec.task_environment(
+            cluster=self._cluster,
+            master_url=self._master_url,
+            owner=owner.username,
+            task=task,
+            allocation=allocation,
+            container=container,
+            secrets=task_spec.Secrets(session_token, user_token),
+        )
+        environment |= task_spec.trial_environment(experiment, trial, checkpoint)
+        environment |= task_spec.user_environment(experiment, self._slot_type(allocation.resource_pool))
+        return protocol.ContainerSpec(
+            container_id=container.id,
+            allocation_id=allocation.id,
+            task_id=task.id,
+            task_type=str(task.type),
+            owner=owner.username,
+            owner_uid=FIRST_TASK_UID + owner.id,
+            command=task_spec.TRIAL_COMMAND,
+            environment=environment,
+            slot_ids=container.slot_ids,
+            bind_mounts=_mounts(experiment),
+        )
+
+    def _slot_type(self, pool: str) -> str:
+        return next((p.slot_type for p in self._resources.pools() if p.name == pool), "") or "cpu"
+
+
+def _mounts(experiment: Experiment) -> tuple[protocol.BindMount, ...]:
+    """The folders of the host that a task must reach: its checkpoint storage, and what the configuration asks for."""
+    storage = experiment.config["checkpoint_storage"]
+    mounts = [
+        protocol.BindMount(m["host_path"], m["container_path"], bool(m.get("read_only")))
+        for m in experiment.config.get("bind_mounts") or ()
+    ]
+    if storage["type"] == "shared_fs":
+        mounts.append(protocol.BindMount(storage["host_path"], storage["host_path"]))
+    return tuple(mounts)

@@ -1,0 +1,51 @@
+"""Task logs: kept in the order of arrival, and those who follow them are woken."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from detlab_master.core.records import Allocation, LogLine
+from detlab_master.engine import clock
+from detlab_master.engine.topics import Topics
+from detlab_master.store.base import Store
+from detlab_master.store.writes import AppendLogs
+
+
+class LogService:
+    def __init__(self, store: Store, topics: Topics) -> None:
+        self._store = store
+        self._topics = topics
+
+    async def append(self, lines: Sequence[LogLine]) -> None:
+        """Done when the lines are kept."""
+        if not lines:
+            return
+        await asyncio.wrap_future(self._store.commit([AppendLogs(tuple(lines))]))
+        self._topics.notify(*{("logs", line.task_id) for line in lines})
+
+    def say(self, allocation: Allocation, text: str, *, level: str = "LOG_LEVEL_INFO") -> LogLine:
+        """A line of the master's own about a task; the caller has it kept beside what it tells of."""
+        return LogLine(
+            task_id=allocation.task_id,
+            allocation_id=allocation.id,
+            timestamp=clock.now(),
+            log=text + "\n",
+            level=level,
+            source="master",
+        )
+
+    def kept(self, task_id: str) -> None:
+        """Lines of this task were kept as a part of another transaction."""
+        self._topics.notify(("logs", task_id))
+
+    async def changed(self, task_ids: Sequence[str], timeout_s: float) -> None:
+        """Returns when lines of these tasks may have arrived, or after the timeout."""
+        woken = False
+
+        def once() -> bool:
+            nonlocal woken
+            woken, before = True, woken
+            return before
+
+        await self._topics.wait_until([("logs", task_id) for task_id in task_ids], once, timeout_s)

@@ -1,0 +1,47 @@
+"""All that the API may call, in one place. `app.py` puts it together; nothing here is global."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
+
+from detlab_master.core.task_spec import ClusterFacts
+from detlab_master.engine import clock
+from detlab_master.engine.allocations import AllocationService
+from detlab_master.engine.checkpoint_files import CheckpointFiles
+from detlab_master.engine.contexts import Contexts
+from detlab_master.engine.experiments import ExperimentService
+from detlab_master.engine.identity import Identity
+from detlab_master.engine.logs import LogService
+from detlab_master.resources.agents import Agents
+from detlab_master.store.base import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Services:
+    store: Store
+    cluster: ClusterFacts
+    identity: Identity
+    experiments: ExperimentService
+    allocations: AllocationService
+    logs: LogService
+    agents: Agents
+    contexts: Contexts
+    files: CheckpointFiles
+    readers: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(max_workers=4, thread_name_prefix="store-read")
+    )
+
+    async def read(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """A read of the store, in a thread: the event loop never waits for the database."""
+        return await asyncio.get_running_loop().run_in_executor(self.readers, lambda: fn(*args, **kwargs))
+
+    def now(self) -> float:
+        """Unix seconds."""
+        return clock.now()

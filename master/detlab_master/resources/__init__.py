@@ -1,0 +1,1 @@
+"""Where tasks run: the resource managers. The engine knows only the protocol in `base`."""
