@@ -205,7 +205,7 @@ class StartContainer:
 
 @dataclass(frozen=True)
 class KillContainer:
-    """SIGTERM to all processes of the container, SIGKILL after `grace_seconds`; 0 is SIGKILL at once."""
+    """SIGTERM to the command's process group, SIGKILL to all its descendants after `grace_seconds`; 0: at once."""
 
     container_id: str
     grace_seconds: float = 0.0

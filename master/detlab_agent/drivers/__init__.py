@@ -1,0 +1,1 @@
+"""How an agent runs containers: one module per runtime."""
