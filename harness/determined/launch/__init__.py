@@ -1,0 +1,1 @@
+"""Launchers: programs that start the processes of a trial."""
