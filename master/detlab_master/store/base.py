@@ -22,12 +22,16 @@ class StoreUnavailable(Exception):
 
 
 class StoreConflict(Exception):
-    """The transaction contradicts what is stored (a duplicate key, say); nothing of it happened."""
+    """The transaction contradicts what is stored (a duplicate key, a record whose parent is not there), or holds a value
+    that cannot be stored (a NaN in JSON); nothing of it happened."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """Which part of a list: ``limit`` None means all; a negative ``offset`` counts from the end."""
+    """Which part of a list: ``limit`` None means all; a negative ``offset`` counts from the end.
+
+    Records without a value to order by come last in both directions; ties are by ascending id.
+    """
 
     offset: int = 0
     limit: int | None = None
@@ -72,8 +76,10 @@ class LogFilter:
     levels: Sequence[str] | None = None
     sources: Sequence[str] | None = None
     stdtypes: Sequence[str] | None = None
-    search_text: str | None = None  # substring
-    search_regex: bool = False
+    search_text: str | None = None  # substring, letter for letter
+    search_regex: bool = (
+        False  # search_text is a regular expression in RE2's syntax; ValueError when it is not
+    )
     after: float | None = None  # exclusive
     before: float | None = None  # inclusive
 
@@ -99,7 +105,7 @@ class ExperimentReads(Protocol):
         """That page of the matching experiments, and how many match in all.
 
         order_by: id, name, description, start_time, end_time, state, progress, owner_id, project_id,
-        forked_from, num_trials, checkpoint_count, checkpoint_bytes; ties by id.
+        forked_from, num_trials, checkpoint_count, checkpoint_bytes; ValueError for others.
         """
         ...
 
@@ -107,7 +113,10 @@ class ExperimentReads(Protocol):
         """Those that are not terminal, by id: what a master that starts again takes up."""
         ...
 
-    def totals(self, experiment_ids: Sequence[int]) -> dict[int, ExperimentTotals]: ...
+    def totals(self, experiment_ids: Sequence[int]) -> dict[int, ExperimentTotals]:
+        """By id; those that do not exist are left out."""
+        ...
+
     def searcher_events(self, experiment_id: int) -> list[records.SearcherEvent]: ...
 
 
@@ -116,17 +125,17 @@ class TrialReads(Protocol):
     def find(
         self, experiment_id: int, states: Sequence[TrialState] | None, page: Page
     ) -> tuple[list[records.Trial], int]:
-        """order_by: id, start_time, end_time, state, searcher_metric, total_batches, restarts; ties by id."""
+        """order_by: id, start_time, end_time, state, searcher_metric, total_batches, restarts; ValueError for others."""
         ...
 
     def task(self, task_id: str) -> records.Task | None: ...
     def allocation(self, allocation_id: str) -> records.Allocation | None: ...
     def allocations(self, task_id: str) -> list[records.Allocation]:
-        """All runs of a task, in order."""
+        """All runs of a task, by run_id."""
         ...
 
     def open_allocations(self) -> list[records.Allocation]:
-        """Those that have not ended, in queue order."""
+        """Those without ``ended_at``, in queue order."""
         ...
 
 
@@ -182,7 +191,10 @@ class LogReads(Protocol):
 
 @dataclass(frozen=True)
 class HighestIds:
-    """The highest ids that are in use: the engine counts on from here."""
+    """The highest ids that were ever in use, 0 where none was: the engine counts on from here.
+
+    Experiments and trials that were deleted count, because folders and log lines elsewhere still bear their ids.
+    """
 
     experiment: int
     trial: int

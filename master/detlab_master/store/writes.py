@@ -1,6 +1,9 @@
 """The changes that the store can be asked for. A list of them is one transaction: all of it happens, or nothing.
 
-``Save*`` writes replace the whole record of that id, or create it.
+``Save*`` writes replace the whole record of that id, or create it. A record's parent (the experiment of a trial, task or
+searcher event, the project of an experiment, the task of an allocation, the trial of a report or checkpoint) is there
+already or comes earlier in the transaction; else the transaction fails. What is to be deleted and is not there is no
+error.
 """
 
 from __future__ import annotations
@@ -39,14 +42,17 @@ class SaveExperiment:
 
 @dataclass(frozen=True)
 class DeleteExperiment:
-    """With its trials, tasks, allocations, metrics, checkpoints' records, searcher events and logs."""
+    """With its trials, tasks, allocations and their sessions, metrics, checkpoints' records, searcher events and logs."""
 
     experiment_id: int
 
 
 @dataclass(frozen=True)
 class SetProgress:
-    """Of an experiment, 0..1: comes with every report, so it does not rewrite the whole record."""
+    """Of an experiment, 0..1: comes with every report, so it does not rewrite the whole record.
+
+    Nothing happens where there is no such experiment.
+    """
 
     experiment_id: int
     progress: float
@@ -76,12 +82,17 @@ class AppendSearcherEvent:
 
 @dataclass(frozen=True)
 class InsertReport:
+    """Fails the transaction when an unarchived report with this trial, group and steps_completed is there already."""
+
     report: records.MetricReport
 
 
 @dataclass(frozen=True)
 class ReplaceReport:
-    """The metrics of the unarchived report with this trial, group and steps_completed, by merged ones."""
+    """Takes the place of the unarchived report with this trial, group and steps_completed, and keeps its id.
+
+    Fails the transaction when there is none.
+    """
 
     report: records.MetricReport
 
@@ -103,7 +114,10 @@ class SaveCheckpoint:
 
 @dataclass(frozen=True)
 class AppendLogs:
-    """Lines whose (container_id, offset) is there already are dropped: shipping may repeat itself."""
+    """Lines whose (container_id, offset) is there already are dropped: shipping may repeat itself.
+
+    Characters that a database cannot hold (NUL, lone surrogates) become U+FFFD.
+    """
 
     lines: tuple[records.LogLine, ...]
 

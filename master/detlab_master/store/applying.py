@@ -1,0 +1,252 @@
+"""Carries writes out on a connection, inside a transaction that the caller opened.
+
+Most writes put a whole row into one table. Those wait until the end, table by table, and go to the database as one
+statement for each table: of several `SaveTrial` with the same id only the last is written, and parents go before their
+children. That changes nothing of the outcome, because rows of different tables touch each other through foreign keys
+only. A write that looks at what is there (`ArchiveReports`, `ReplaceReport`, `DeleteExperiment`) has the waiting rows
+written first. Users and sessions belong to nothing else and are written at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from detlab_master.store import records, tables
+from detlab_master.store.base import StoreConflict
+from detlab_master.store.rows import checkpoint_row, experiment_row, log_row, report_row
+from detlab_master.store.writes import (
+    AppendLogs,
+    AppendSearcherEvent,
+    ArchiveReports,
+    DeleteExperiment,
+    DeleteSession,
+    DeleteSessionsOf,
+    InsertReport,
+    ReplaceReport,
+    SaveAllocation,
+    SaveCheckpoint,
+    SaveExperiment,
+    SaveSession,
+    SaveTask,
+    SaveTrial,
+    SaveUser,
+    SetProgress,
+    Write,
+)
+
+
+@dataclass(frozen=True)
+class AddStorage:
+    """The row of a checkpoint storage's configuration, where it is missing. Used by the store itself only."""
+
+    digest: str
+    config: records.Json
+
+
+_PARENTS_FIRST: Final = (
+    tables.experiments,
+    tables.tasks,
+    tables.trials,
+    tables.allocations,
+    tables.searcher_events,
+    tables.metric_reports,
+    tables.checkpoints,
+    tables.task_logs,
+)
+
+_SET_PROGRESS: Final = (
+    sa.update(tables.experiments)
+    .where(tables.experiments.c.id == sa.bindparam("key"))
+    .values(progress=sa.bindparam("new_progress"))
+)
+
+
+class _Waiting:
+    """Rows to be written, parents first, and the progress of experiments, which goes after their rows."""
+
+    def __init__(self) -> None:
+        self.rows: dict[sa.Table, dict[Any, dict[str, Any]]] = {table: {} for table in _PARENTS_FIRST}
+        self.progress: dict[int, float] = {}
+
+
+class Applier:
+    def __init__(self, dialect: str) -> None:
+        """``dialect``: sqlite or postgresql."""
+        self._insert = sqlite.insert if dialect == "sqlite" else postgresql.insert
+        logs, storages = tables.task_logs, tables.checkpoint_storages
+        self._statements: dict[sa.Table, sa.Insert] = {
+            table: self._upsert(table)
+            for table in (
+                tables.users,
+                tables.sessions,
+                tables.experiments,
+                tables.tasks,
+                tables.trials,
+                tables.allocations,
+                tables.checkpoints,
+                tables.retired_ids,
+            )
+        }
+        self._statements |= {
+            tables.searcher_events: sa.insert(tables.searcher_events),
+            tables.metric_reports: sa.insert(tables.metric_reports),
+            logs: self._insert(logs).on_conflict_do_nothing(
+                index_elements=[logs.c.container_id, logs.c.offset]
+            ),
+            storages: self._insert(storages).on_conflict_do_nothing(index_elements=[storages.c.digest]),
+        }
+
+    def _upsert(self, table: sa.Table) -> sa.Insert:
+        statement = self._insert(table)
+        replaced = {
+            column.name: statement.excluded[column.name] for column in table.c if not column.primary_key
+        }
+        return statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=replaced)
+
+    def apply(self, connection: sa.Connection, writes: Iterable[Write | AddStorage]) -> None:
+        """Raises StoreConflict, or what the database raises; the caller rolls back then."""
+        waiting = _Waiting()
+        rows = waiting.rows
+        reports, events, logs = (
+            rows[tables.metric_reports],
+            rows[tables.searcher_events],
+            rows[tables.task_logs],
+        )
+        for write in writes:
+            match write:
+                case InsertReport(report):
+                    reports[len(reports)] = report_row(report)
+                case SaveTrial(trial):
+                    rows[tables.trials][trial.id] = vars(trial)
+                case AppendLogs(lines):
+                    for line in lines:
+                        logs[len(logs)] = log_row(line)
+                case AppendSearcherEvent(event):
+                    events[len(events)] = vars(event)
+                case SaveExperiment(experiment):
+                    rows[tables.experiments][experiment.id] = experiment_row(experiment)
+                    waiting.progress.pop(experiment.id, None)
+                case SetProgress(experiment_id, progress):
+                    waiting.progress[experiment_id] = progress
+                case SaveTask(task):
+                    rows[tables.tasks][task.id] = vars(task)
+                case SaveAllocation(allocation):
+                    rows[tables.allocations][allocation.id] = vars(allocation)
+                case SaveCheckpoint(checkpoint):
+                    rows[tables.checkpoints][checkpoint.uuid] = checkpoint_row(checkpoint)
+                case SaveUser(user):
+                    connection.execute(self._statements[tables.users], vars(user))
+                case SaveSession(session):
+                    connection.execute(self._statements[tables.sessions], vars(session))
+                case DeleteSession(token_hash):
+                    connection.execute(
+                        sa.delete(tables.sessions).where(tables.sessions.c.token_hash == token_hash)
+                    )
+                case DeleteSessionsOf(allocation_id):
+                    connection.execute(
+                        sa.delete(tables.sessions).where(tables.sessions.c.allocation_id == allocation_id)
+                    )
+                case ReplaceReport(report):
+                    self._flush(connection, waiting)
+                    _replace_report(connection, report)
+                case ArchiveReports():
+                    self._flush(connection, waiting)
+                    _archive_reports(connection, write)
+                case DeleteExperiment(experiment_id):
+                    self._flush(connection, waiting)
+                    self._delete_experiment(connection, experiment_id)
+                case AddStorage(digest, config):
+                    row = {"digest": digest, "config": config}
+                    connection.execute(self._statements[tables.checkpoint_storages], row)
+        self._flush(connection, waiting)
+
+    def _flush(self, connection: sa.Connection, waiting: _Waiting) -> None:
+        for table, rows in waiting.rows.items():
+            if rows:
+                connection.execute(self._statements[table], list(rows.values()))
+                rows.clear()
+        if waiting.progress:
+            changes = [{"key": id, "new_progress": progress} for id, progress in waiting.progress.items()]
+            connection.execute(_SET_PROGRESS, changes)
+            waiting.progress.clear()
+
+    def _delete_experiment(self, connection: sa.Connection, experiment_id: int) -> None:
+        trials, tasks, allocations = tables.trials, tables.tasks, tables.allocations
+        of_it = sa.select(trials.c.id).where(trials.c.experiment_id == experiment_id)
+        its_tasks = sa.select(tasks.c.id).where(tasks.c.experiment_id == experiment_id)
+        its_allocations = sa.select(allocations.c.id).where(allocations.c.task_id.in_(its_tasks))
+        last_trial = connection.scalar(
+            sa.select(sa.func.max(trials.c.id)).where(trials.c.experiment_id == experiment_id)
+        )
+        for statement in (
+            sa.delete(tables.task_logs).where(tables.task_logs.c.task_id.in_(its_tasks)),
+            sa.delete(tables.sessions).where(tables.sessions.c.allocation_id.in_(its_allocations)),
+            sa.delete(tables.metric_reports).where(tables.metric_reports.c.trial_id.in_(of_it)),
+            sa.delete(tables.checkpoints).where(tables.checkpoints.c.trial_id.in_(of_it)),
+            sa.delete(allocations).where(allocations.c.task_id.in_(its_tasks)),
+            sa.delete(tasks).where(tasks.c.experiment_id == experiment_id),
+            sa.delete(trials).where(trials.c.experiment_id == experiment_id),
+            sa.delete(tables.searcher_events).where(tables.searcher_events.c.experiment_id == experiment_id),
+        ):
+            connection.execute(statement)
+        deleted = connection.execute(
+            sa.delete(tables.experiments).where(tables.experiments.c.id == experiment_id)
+        )
+        if deleted.rowcount:
+            self._retire(connection, "experiment", experiment_id)
+        if last_trial is not None:
+            self._retire(connection, "trial", last_trial)
+
+    def _retire(self, connection: sa.Connection, kind: str, id: int) -> None:
+        retired = tables.retired_ids
+        so_far = connection.scalar(sa.select(retired.c.highest).where(retired.c.kind == kind))
+        connection.execute(self._statements[retired], {"kind": kind, "highest": max(id, so_far or 0)})
+
+
+def _replace_report(connection: sa.Connection, report: records.MetricReport) -> None:
+    m = tables.metric_reports.c
+    replaced = connection.execute(
+        sa.update(tables.metric_reports)
+        .where(
+            m.trial_id == report.trial_id,
+            m.group == report.group,
+            m.steps_completed == report.steps_completed,
+            m.archived == sa.false(),
+        )
+        .values(
+            run_id=report.run_id,
+            reported_at=report.reported_at,
+            metrics=report.metrics,
+            batch_metrics=report.batch_metrics,
+        )
+    )
+    if replaced.rowcount == 0:
+        raise nothing_to_replace(report)
+
+
+def nothing_to_replace(report: records.MetricReport) -> StoreConflict:
+    return StoreConflict(
+        f"trial {report.trial_id} has no report of group {report.group!r} at step {report.steps_completed} to replace"
+    )
+
+
+def _archive_reports(connection: sa.Connection, write: ArchiveReports) -> None:
+    m = tables.metric_reports.c
+    connection.execute(
+        sa.update(tables.metric_reports)
+        .where(
+            m.trial_id == write.trial_id,
+            m.run_id < write.run_id,
+            m.archived == sa.false(),
+            sa.case(
+                (m.group == write.group, m.steps_completed >= write.steps_completed),
+                else_=m.steps_completed > write.steps_completed,
+            ),
+        )
+        .values(archived=True)
+    )

@@ -1,0 +1,70 @@
+"""Reads of checkpoints, and the numbers of the storages that they lie in."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+
+import sqlalchemy as sa
+
+from detlab_master.core.states import CheckpointState
+from detlab_master.store import records
+from detlab_master.store.reading import Reader
+from detlab_master.store.rows import CHECKPOINTS
+from detlab_master.store.tables import checkpoint_storages
+
+_c = CHECKPOINTS.c
+_BY_ID = CHECKPOINTS.where_equal(_c.uuid)
+_LATEST = (
+    CHECKPOINTS.where_equal(_c.trial_id)
+    .where(_c.state == CheckpointState.COMPLETED)
+    .order_by(_c.steps_completed.desc(), _c.reported_at.desc(), _c.uuid.desc())
+    .limit(1)
+)
+_STORAGE = sa.select(checkpoint_storages.c.id).where(checkpoint_storages.c.digest == sa.bindparam("key"))
+
+
+def storage_digest(config: records.Json) -> str:
+    """The same for configurations that are equal, in whatever order their keys came."""
+    return hashlib.sha256(json.dumps(config, sort_keys=True, default=dict).encode()).hexdigest()
+
+
+class SqlCheckpoints:
+    def __init__(self, reader: Reader, add_storage: Callable[[str, records.Json], None]) -> None:
+        """``add_storage`` makes the row of a digest and its configuration where it is missing, and commits it."""
+        self._reader = reader
+        self._add_storage = add_storage
+
+    def get(self, uuid: str) -> records.Checkpoint | None:
+        return self._reader.one(CHECKPOINTS, _BY_ID, key=uuid)
+
+    def find(
+        self,
+        *,
+        experiment_id: int | None = None,
+        trial_id: int | None = None,
+        states: Sequence[CheckpointState] | None = None,
+    ) -> list[records.Checkpoint]:
+        statement = CHECKPOINTS.select()
+        if experiment_id is not None:
+            statement = statement.where(_c.experiment_id == experiment_id)
+        if trial_id is not None:
+            statement = statement.where(_c.trial_id == trial_id)
+        if states is not None:
+            statement = statement.where(_c.state.in_(states))
+        return self._reader.all(
+            CHECKPOINTS, statement.order_by(_c.trial_id, _c.steps_completed, _c.reported_at, _c.uuid)
+        )
+
+    def latest(self, trial_id: int) -> records.Checkpoint | None:
+        return self._reader.one(CHECKPOINTS, _LATEST, key=trial_id)
+
+    def storage_id(self, config: records.Json) -> int:
+        digest = storage_digest(config)
+        rows = self._reader.rows(_STORAGE, {"key": digest})
+        if not rows:
+            self._add_storage(digest, config)
+            rows = self._reader.rows(_STORAGE, {"key": digest})
+        number: int = rows[0][0]
+        return number

@@ -1,0 +1,285 @@
+"""The tables. A column has the name of the record's field that it holds; the few others are explained where they stand.
+
+Rows belong to their parents by foreign key: trials, tasks and searcher events to an experiment, allocations to a task,
+reports and checkpoints to a trial. So nothing late can write to an experiment that was deleted. Users are never deleted,
+and log lines may come when their task is gone: neither is bound. Ids are given by the engine, apart from those of
+reports and log lines. A change here wants a migration beside it; tests/master/store/test_migrations.py compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import sqlalchemy as sa
+
+from detlab_master.core.states import (
+    AllocationState,
+    CheckpointState,
+    ExperimentState,
+    TaskType,
+    TrialState,
+)
+from detlab_master.store.columns import INT, JSON, TEXT, ConvertedJson, EnumText
+from detlab_master.store.records import Container
+
+NAMING: Final = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+    "pk": "pk_%(table_name)s",
+}
+
+
+def _containers_to_json(containers: Sequence[Container]) -> list[dict[str, Any]]:
+    return [asdict(container) for container in containers]
+
+
+def _containers_from_json(values: Sequence[Mapping[str, Any]]) -> tuple[Container, ...]:
+    return tuple(
+        Container(**{**value, "slot_ids": tuple(value["slot_ids"]), "state": AllocationState(value["state"])})
+        for value in values
+    )
+
+
+_TUPLE: Final = ConvertedJson(list, tuple)
+_CONTAINERS: Final = ConvertedJson(_containers_to_json, _containers_from_json)
+
+metadata = sa.MetaData(naming_convention=NAMING)
+
+# One row: what this cluster is called for ever.
+cluster = sa.Table("cluster", metadata, sa.Column("cluster_id", TEXT, primary_key=True))
+
+# The highest ids of deleted experiments and trials ("experiment", "trial"): folders bear them, so they are not used again.
+retired_ids = sa.Table(
+    "retired_ids",
+    metadata,
+    sa.Column("kind", TEXT, primary_key=True),
+    sa.Column("highest", INT, nullable=False),
+)
+
+users = sa.Table(
+    "users",
+    metadata,
+    sa.Column("id", INT, primary_key=True, autoincrement=False),
+    sa.Column("username", TEXT, nullable=False),
+    sa.Column("password_hash", TEXT),
+    sa.Column("admin", sa.Boolean, nullable=False),
+    sa.Column("active", sa.Boolean, nullable=False),
+    sa.Column("display_name", TEXT, nullable=False),
+    sa.Column("remote", sa.Boolean, nullable=False),
+    sa.Column("modified_at", sa.Double, nullable=False),
+    sa.Column("last_auth_at", sa.Double),
+    sa.UniqueConstraint("username"),
+)
+
+sessions = sa.Table(
+    "sessions",
+    metadata,
+    sa.Column("token_hash", TEXT, primary_key=True),
+    sa.Column("user_id", INT, nullable=False),
+    sa.Column("kind", TEXT, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("expires_at", sa.Double),
+    sa.Column("allocation_id", TEXT, index=True),
+)
+
+workspaces = sa.Table(
+    "workspaces",
+    metadata,
+    sa.Column("id", INT, primary_key=True, autoincrement=False),
+    sa.Column("name", TEXT, nullable=False),
+    sa.Column("owner_id", INT, nullable=False),
+    sa.Column("archived", sa.Boolean, nullable=False),
+    sa.Column("immutable", sa.Boolean, nullable=False),
+    sa.UniqueConstraint("name"),
+)
+
+projects = sa.Table(
+    "projects",
+    metadata,
+    sa.Column("id", INT, primary_key=True, autoincrement=False),
+    sa.Column("workspace_id", INT, sa.ForeignKey(workspaces.c.id), nullable=False),
+    sa.Column("name", TEXT, nullable=False),
+    sa.Column("owner_id", INT, nullable=False),
+    sa.Column("description", TEXT, nullable=False),
+    sa.Column("archived", sa.Boolean, nullable=False),
+    sa.Column("immutable", sa.Boolean, nullable=False),
+    sa.UniqueConstraint("workspace_id", "name"),
+)
+
+experiments = sa.Table(
+    "experiments",
+    metadata,
+    sa.Column("id", INT, primary_key=True, autoincrement=False),
+    sa.Column("job_id", TEXT, nullable=False),
+    sa.Column("owner_id", INT, nullable=False, index=True),
+    sa.Column("project_id", INT, sa.ForeignKey(projects.c.id), nullable=False, index=True),
+    sa.Column("state", EnumText(ExperimentState), nullable=False, index=True),
+    sa.Column("config", JSON, nullable=False),
+    sa.Column("original_config", TEXT, nullable=False),
+    sa.Column("context_sha256", TEXT, nullable=False),
+    sa.Column("context_bytes", INT, nullable=False),
+    sa.Column("start_time", sa.Double, nullable=False),
+    sa.Column("end_time", sa.Double),
+    sa.Column("name", TEXT, nullable=False),
+    sa.Column("description", TEXT, nullable=False),
+    sa.Column("notes", TEXT, nullable=False),
+    sa.Column("labels", _TUPLE, nullable=False),
+    sa.Column("archived", sa.Boolean, nullable=False),
+    sa.Column("forked_from", INT),
+    sa.Column("progress", sa.Double, nullable=False),
+    sa.Column("error", TEXT, nullable=False),
+    # What filters look into: str.casefold() of the two, as databases disagree on letters beyond ASCII.
+    sa.Column("folded_name", TEXT, nullable=False),
+    sa.Column("folded_description", TEXT, nullable=False),
+)
+
+searcher_events = sa.Table(
+    "searcher_events",
+    metadata,
+    sa.Column("experiment_id", INT, sa.ForeignKey(experiments.c.id), primary_key=True, autoincrement=False),
+    sa.Column("seq", INT, primary_key=True, autoincrement=False),
+    sa.Column("event", JSON, nullable=False),
+)
+
+tasks = sa.Table(
+    "tasks",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("type", EnumText(TaskType), nullable=False),
+    sa.Column("owner_id", INT, nullable=False),
+    sa.Column("job_id", TEXT, nullable=False),
+    sa.Column("start_time", sa.Double, nullable=False),
+    sa.Column("end_time", sa.Double),
+    sa.Column("experiment_id", INT, sa.ForeignKey(experiments.c.id), index=True),
+    sa.Column("trial_id", INT),
+)
+
+trials = sa.Table(
+    "trials",
+    metadata,
+    sa.Column("id", INT, primary_key=True, autoincrement=False),
+    sa.Column("experiment_id", INT, sa.ForeignKey(experiments.c.id), nullable=False, index=True),
+    sa.Column("request_id", INT, nullable=False),
+    sa.Column("task_id", TEXT, nullable=False),
+    sa.Column("state", EnumText(TrialState), nullable=False),
+    sa.Column("hparams", JSON, nullable=False),
+    sa.Column("seed", INT, nullable=False),
+    sa.Column("start_time", sa.Double, nullable=False),
+    sa.Column("end_time", sa.Double),
+    sa.Column("run_id", INT, nullable=False),
+    sa.Column("restarts", INT, nullable=False),
+    sa.Column("allocation_id", TEXT),
+    sa.Column("stopped_by_searcher", sa.Boolean, nullable=False),
+    sa.Column("early_exit_reason", TEXT),
+    sa.Column("warm_start_checkpoint", TEXT),
+    sa.Column("progress", sa.Double, nullable=False),
+    sa.Column("runner_state", TEXT, nullable=False),
+    sa.Column("total_batches", INT, nullable=False),
+    sa.Column("summary_metrics", JSON, nullable=False),
+    sa.Column("latest_validation", JSON),
+    sa.Column("best_validation", JSON),
+    sa.Column("searcher_metric", sa.Double),
+    sa.Column("metadata", JSON, nullable=False),
+)
+
+allocations = sa.Table(
+    "allocations",
+    metadata,
+    sa.Column("id", TEXT, primary_key=True),
+    sa.Column("task_id", TEXT, sa.ForeignKey(tasks.c.id), nullable=False, index=True),
+    sa.Column("owner_id", INT, nullable=False),
+    sa.Column("run_id", INT, nullable=False),
+    sa.Column("resource_pool", TEXT, nullable=False),
+    sa.Column("slots", INT, nullable=False),
+    sa.Column("priority", INT, nullable=False),
+    sa.Column("state", EnumText(AllocationState), nullable=False),
+    sa.Column("queued_at", sa.Double, nullable=False),
+    sa.Column("queue_order", INT, nullable=False),
+    sa.Column("started_at", sa.Double),
+    sa.Column("ended_at", sa.Double),
+    sa.Column("containers", _CONTAINERS, nullable=False),
+    sa.Column("ready", sa.Boolean, nullable=False),
+    sa.Column("preempt_requested_at", sa.Double),
+    sa.Column("preempt_acked", sa.Boolean, nullable=False),
+    sa.Column("kill_requested", sa.Boolean, nullable=False),
+    sa.Column("aborted", sa.Boolean, nullable=False),
+    sa.Column("preemption_timeout", sa.Double, nullable=False),
+    sa.Column("exit_reason", TEXT, nullable=False),
+    sa.Column("exit_code", INT),
+    sa.Column("failure", TEXT),
+    sa.Index(None, "ended_at", "queue_order"),
+)
+
+metric_reports = sa.Table(
+    "metric_reports",
+    metadata,
+    sa.Column("id", INT, primary_key=True),
+    sa.Column("trial_id", INT, sa.ForeignKey(trials.c.id), nullable=False),
+    sa.Column("run_id", INT, nullable=False),
+    sa.Column("group", TEXT, nullable=False),
+    sa.Column("steps_completed", INT, nullable=False),
+    sa.Column("reported_at", sa.Double, nullable=False),
+    sa.Column("metrics", JSON, nullable=False),
+    sa.Column("batch_metrics", _TUPLE),
+    sa.Column("archived", sa.Boolean, nullable=False),
+    sa.Index(None, "trial_id", "steps_completed", "id"),
+    sa.Index(
+        "uq_metric_reports_live",  # one report that counts for each point
+        "trial_id",
+        "group",
+        "steps_completed",
+        unique=True,
+        sqlite_where=sa.text("archived = 0"),
+        postgresql_where=sa.text("archived = false"),
+    ),
+)
+
+checkpoints = sa.Table(
+    "checkpoints",
+    metadata,
+    sa.Column("uuid", TEXT, primary_key=True),
+    sa.Column("task_id", TEXT, nullable=False),
+    sa.Column("allocation_id", TEXT, nullable=False),
+    sa.Column("experiment_id", INT, nullable=False, index=True),
+    sa.Column("trial_id", INT, sa.ForeignKey(trials.c.id), nullable=False),
+    sa.Column("state", EnumText(CheckpointState), nullable=False),
+    sa.Column("reported_at", sa.Double, nullable=False),
+    sa.Column("steps_completed", INT, nullable=False),
+    sa.Column("resources", JSON, nullable=False),
+    sa.Column("metadata", JSON, nullable=False),
+    sa.Column("storage_id", INT),
+    sa.Column("size", INT, nullable=False),  # Checkpoint.size, so that the database can add up
+    sa.Index(None, "trial_id", "steps_completed"),
+)
+
+checkpoint_storages = sa.Table(
+    "checkpoint_storages",
+    metadata,
+    sa.Column("id", INT, primary_key=True),
+    sa.Column("digest", TEXT, nullable=False),  # SHA-256 of the configuration's JSON with sorted keys
+    sa.Column("config", JSON, nullable=False),
+    sa.UniqueConstraint("digest"),
+)
+
+task_logs = sa.Table(
+    "task_logs",
+    metadata,
+    sa.Column("id", INT, primary_key=True),
+    sa.Column("task_id", TEXT, nullable=False),
+    sa.Column("allocation_id", TEXT, nullable=False),
+    sa.Column("timestamp", sa.Double, nullable=False),
+    sa.Column("log", TEXT, nullable=False),
+    sa.Column("container_id", TEXT, nullable=False),
+    sa.Column("agent_id", TEXT, nullable=False),
+    sa.Column("rank_id", INT),
+    sa.Column("level", TEXT, nullable=False),
+    sa.Column("stdtype", TEXT, nullable=False),
+    sa.Column("source", TEXT, nullable=False),
+    sa.Column("offset", INT),
+    sa.Index(None, "task_id", "id"),
+    sa.UniqueConstraint("container_id", "offset"),
+    sqlite_autoincrement=True,  # who follows a log asks for higher ids: one must not come back after a delete
+)
