@@ -107,6 +107,8 @@ def _walk(
         raise ContextError(f"cannot read the folder {str(folder)!r}: {e.strerror}") from e
     for name in names:
         source, relative = folder / name, f"{inside}{name}"
+        path = f"{prefix}/{relative}" if prefix else relative
+        _check_name(path)
         try:
             link = source.is_symlink()
             # An ignored broken link is no reason to stop, so the rules are asked before it is followed.
@@ -124,8 +126,6 @@ def _walk(
                 f"the link {relative!r} leads out of the model folder, to {target}: "
                 "copy the file into the folder, add it with --include, or name it in .detignore"
             )
-        path = f"{prefix}/{relative}" if prefix else relative
-        _check_name(path)
         if stat.S_ISDIR(status.st_mode):
             if target in parents:
                 raise ContextError(

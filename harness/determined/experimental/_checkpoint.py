@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from determined.common.api import Session
+from determined.common.storage import from_config
+from determined.errors import StorageError
 from determined.experimental import _metrics, _wire
 from determined.experimental._enums import CheckpointSortBy, CheckpointState, DownloadMode, OrderBy
 
@@ -98,10 +100,7 @@ class Checkpoint:
             target.parent.mkdir(parents=True, exist_ok=True)
             # Fetched beside the target and moved, so that nobody takes half a checkpoint for a whole one.
             with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{self.uuid}-") as scratch:
-                fetched = Path(scratch) / "files"
-                fetched.mkdir()
-                self._fetch(fetched, mode)
-                _move(fetched, target)
+                _move(self._fetch(Path(scratch), mode), target)
         if not (target / "metadata.json").exists():
             self.write_metadata_file(str(target / "metadata.json"))
         return str(target)
@@ -152,30 +151,34 @@ class Checkpoint:
                 return str(path)
         return None
 
-    def _fetch(self, into: Path, mode: DownloadMode) -> None:
+    def _fetch(self, scratch: Path, mode: DownloadMode) -> Path:
+        """Fetch the files into a folder in `scratch` and return that."""
         if mode is not DownloadMode.MASTER:
+            into = scratch / "direct"
             try:
                 self._copy_from_storage(into)
-                return
+                return into
             except CheckpointNotAvailable:
                 if mode is DownloadMode.DIRECT:
                     raise
+        into = scratch / "master"
+        into.mkdir()
         self._download_from_master(into)
+        return into
 
     def _copy_from_storage(self, into: Path) -> None:
-        source = _local_storage(self.training.experiment_config.get("checkpoint_storage") or {}) / self.uuid
-        missing = self._missing_in(source)
-        if missing is not None:
-            raise CheckpointNotAvailable(
-                f"checkpoint {self.uuid} cannot be read from its storage on this machine: {missing!r} is not in "
-                f"{source}. Fetch it through the master (mode master)"
-            )
         try:
-            shutil.copytree(source, into, dirs_exist_ok=True)
-        except (OSError, shutil.Error) as e:
+            from_config(self.training.experiment_config.get("checkpoint_storage") or {}).download(
+                self.uuid, into
+            )
+        except StorageError as e:
             raise CheckpointNotAvailable(
-                f"checkpoint {self.uuid} cannot be read from its storage: {e}"
+                f"checkpoint {self.uuid} cannot be read from its storage on this machine: {e}. "
+                "Fetch it through the master (mode master)"
             ) from e
+        missing = self._missing_in(into)
+        if missing is not None:
+            raise CheckpointNotAvailable(f"checkpoint {self.uuid} lacks {missing!r} in its storage")
 
     def _download_from_master(self, into: Path) -> None:
         chunks = self._session.download(f"/checkpoints/{self.uuid}", accept="application/x-tar")
@@ -207,17 +210,6 @@ def checkpoint_order(sort_by: CheckpointSortBy | str | None, order_by: OrderBy |
     if isinstance(sort_by, enum.Enum):
         return {"sortByAttr": sort_by.value, "orderBy": order_by.value}
     return {"sortByMetric": sort_by, "orderBy": order_by.value}
-
-
-def _local_storage(config: dict[str, Any]) -> Path:
-    kind = config.get("type")
-    if kind == "shared_fs":
-        return Path(config["host_path"]) / (config.get("storage_path") or "")
-    if kind == "directory":
-        return Path(config["container_path"])
-    raise CheckpointNotAvailable(
-        f"checkpoint storage of type {kind!r} cannot be read directly: fetch it through the master (mode master)"
-    )
 
 
 def _move(source: Path, target: Path) -> None:

@@ -23,6 +23,8 @@ logger = logging.getLogger("determined.common.api")
 
 CONNECT_TIMEOUT = 10.0  # seconds to be let in
 READ_TIMEOUT = 120.0  # seconds until the first byte of an answer
+FIRST_PAUSE = 0.5  # seconds before the first retry; then it grows, with chance in it
+LONGEST_PAUSE = 8.0
 _LINE_CHUNK = 1 << 20  # bytes; a line of a stream may be long (a batch of metrics)
 _RETRIED_STATUSES = frozenset({502, 503, 504})
 
@@ -180,7 +182,7 @@ class Session:
             stop=tenacity.stop_any(
                 tenacity.stop_after_attempt(self.retries + 1), tenacity.stop_when_event_set(self._closed)
             ),
-            wait=tenacity.wait_exponential(multiplier=0.5, max=8) + tenacity.wait_random(0, 0.2),
+            wait=tenacity.wait_random_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE, min=FIRST_PAUSE),
             sleep=tenacity.sleep_using_event(self._closed),
             before_sleep=_log_retry,
             reraise=True,
