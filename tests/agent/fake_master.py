@@ -65,6 +65,7 @@ class FakeMaster:
         self.wanted: set[str] = set()
         self.forgets = True  # acknowledge ends
         self.batches_before_silence: int | None = None  # acknowledge so many batches, then none
+        self.refuses = False  # answer 503 to whoever connects
         self.handler: WebSocketHandler | None = None
         self._changed = asyncio.Condition()
         self._server = HTTPServer(Application([(r"/agents", _Handler, {"master": self})]))
@@ -84,10 +85,14 @@ class FakeMaster:
         return self.start_spec(make_spec(*command, **changes))
 
     def start_spec(self, spec: ContainerSpec) -> str:
-        self.wanted.add(spec.container_id)
-        self.containers[spec.container_id] = Seen()
+        self.expect(spec)
         self.send(StartContainer(spec))
         return spec.container_id
+
+    def expect(self, spec: ContainerSpec) -> None:
+        """The master wants this container, and has no line of it yet."""
+        self.wanted.add(spec.container_id)
+        self.containers[spec.container_id] = Seen()
 
     def kill(self, container_id: str, grace_seconds: float = 0.0) -> None:
         self.send(KillContainer(container_id, grace_seconds))
@@ -165,6 +170,8 @@ class _Handler(WebSocketHandler):
     def prepare(self) -> None:
         if self.request.headers.get("Authorization") != f"Bearer {TOKEN}":
             raise HTTPError(401)
+        if self.master.refuses:
+            raise HTTPError(503)
 
     def open(self, *args: str, **kwargs: str) -> None:
         self.set_nodelay(True)
@@ -195,6 +202,25 @@ def make_spec(*command: str, **changes: Any) -> ContainerSpec:
     return ContainerSpec(**(values | changes))
 
 
+# Puts on another uid and executes the rest. The Python may lie in root's own folder, so it takes a view that has it.
+_RUN_AS = """
+import os, sys
+from pathlib import Path
+from detlab_agent.drivers.mounts import Need, plan_mounts
+from detlab_agent.namespace import enter_mount_namespace
+from detlab_agent.pythons import find_pythons
+uid, folder = int(sys.argv[1]), Path(sys.argv[2])
+needs = [Need(path, "python") for path in find_pythons({})[None].paths] + [Need(folder, "folder", read_only=False)]
+(folder / "root").mkdir(exist_ok=True)
+enter_mount_namespace([list(step) for step in plan_mounts(needs, (), uid).steps], str(folder / "root"))
+os.chdir("/")
+os.setgroups([])
+os.setgid(uid)
+os.setuid(uid)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
+
+
 class AgentProcess:
     """A real agent in a process of its own; `start` after `kill` is a restart on the same data folder."""
 
@@ -207,7 +233,13 @@ class AgentProcess:
         self.token_file.chmod(0o600)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *flags: str, **environ: str) -> None:
+    def start(self, *flags: str, uid: int | None = None, **environ: str) -> None:
+        """`uid`: not as root, but as this one."""
+        folder = self.data_dir.parent
+        if uid is not None:
+            for path in (folder, self.token_file):
+                os.chown(path, uid, uid)
+        run_as = [] if uid is None else ["-c", _RUN_AS, str(uid), str(folder), sys.executable]
         with self.log.open("ab") as log:
             known = {
                 "master-url": self.master_url,
@@ -216,7 +248,14 @@ class AgentProcess:
                 "token-file": self.token_file,
             }
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "detlab_agent", *(f"--{k}={v}" for k, v in known.items()), *flags],
+                [
+                    sys.executable,
+                    *run_as,
+                    "-m",
+                    "detlab_agent",
+                    *(f"--{k}={v}" for k, v in known.items()),
+                    *flags,
+                ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
