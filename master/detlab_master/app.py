@@ -101,8 +101,6 @@ async def _wire(config: MasterConfig, store: Any, folder: Path) -> Services:
         pools=Pools(priorities.__getitem__, defaults.preemption_timeout),
         defaults=ClusterDefaults(
             config=_experiment_defaults(config, folder),
-            default_compute_pool=config.resource_manager.default_compute_resource_pool,
-            default_aux_pool=config.resource_manager.default_aux_resource_pool,
             reject_impossible=config.launch_error,
         ),
     )
@@ -138,15 +136,14 @@ def _experiment_defaults(config: MasterConfig, folder: Path) -> dict[str, Any]:
         # Tasks run under accounts of their own: like /tmp, everybody may add, and nobody touch what is another's.
         checkpoints.chmod(0o1777)
         storage = {"type": "shared_fs", "host_path": str(checkpoints)}
-    defaults: dict[str, Any] = {"checkpoint_storage": storage}
-    task = config.task_container_defaults
-    if task.environment_variables is not None:
-        defaults["environment"] = {"environment_variables": task.environment_variables}
-    if task.bind_mounts is not None:
-        defaults["bind_mounts"] = task.bind_mounts
-    if task.log_policies is not None:
-        defaults["log_policies"] = task.log_policies
-    return defaults
+    manager = config.resource_manager
+    return {
+        "checkpoint_storage": storage,
+        "task_container_defaults": config.task_container_defaults.model_dump(exclude_none=True),
+        "default_compute_resource_pool": manager.default_compute_resource_pool,
+        "default_aux_resource_pool": manager.default_aux_resource_pool,
+        "resource_pools": [pool.pool_name for pool in config.resource_pools],
+    }
 
 
 def _reachable(bind_ip: str) -> str:

@@ -44,13 +44,13 @@ class SchedulerConfig(_Model):
     type: Literal["priority"] = "priority"
     fitting_policy: Literal["best", "worst"] = "best"
     preemption: bool = False
-    default_priority: int = Field(42, ge=1, le=99)
+    default_priority: int = Field(default=42, ge=1, le=99)
 
 
 class PoolYaml(_Model):
     pool_name: str = Field(min_length=1)
     description: str = ""
-    max_aux_containers_per_agent: int = Field(100, ge=0)
+    max_aux_containers_per_agent: int = Field(default=100, ge=0)
     agent_reconnect_wait: float | str = 25.0  # seconds, or a duration such as "25s"
     scheduler: SchedulerConfig | None = None
 
@@ -90,14 +90,14 @@ class LogConfig(_Model):
 
 
 class TaskContainerDefaults(_Model):
-    preemption_timeout: int = Field(3600, ge=1)  # seconds
+    preemption_timeout: int = Field(default=3600, ge=1)  # seconds
     environment_variables: list[str] | dict[str, list[str]] | None = None
     bind_mounts: list[dict[str, Any]] | None = None
     log_policies: list[dict[str, Any]] | None = None
 
 
 class MasterConfig(_Model):
-    port: int = Field(8080, ge=1, le=65535)
+    port: int = Field(default=8080, ge=1, le=65535)
     bind_ip: str = "127.0.0.1"  # Detlab's own: a public address is an explicit choice
     data_dir: Path = Path("~/.local/share/detlab/master")  # Detlab's own: all that is kept
     task_master_url: str | None = (

@@ -99,10 +99,6 @@ class AllocationService:
         states = [self._open[allocation_id].state for allocation_id in self._of_job.get(job_id, ())]
         return max(states, key=lambda state: state.progress, default=None)
 
-    def of_job(self, job_id: str) -> frozenset[str]:
-        """The ids of a job's open allocations."""
-        return frozenset(self._of_job.get(job_id, ()))
-
     def adopt(self, task: Task, allocation: Allocation, request: Request) -> None:
         """Take over an allocation that is in the store: QUEUED ones enter the queue, others keep their slots."""
         self._open[allocation.id] = allocation
@@ -111,7 +107,7 @@ class AllocationService:
         if allocation.state is AllocationState.QUEUED:
             self._resources.submit(request)
         else:
-            self._resources.restore(request, [c for c in allocation.containers if not c.ended])
+            self._resources.restore(request, allocation.containers)
             if allocation.kill_requested or allocation.aborted or allocation.failure is not None:
                 for container in allocation.containers:  # the last master may not have come to it
                     if not container.ended:

@@ -65,9 +65,7 @@ class CreatedExperiment:
 class ClusterDefaults:
     """What the cluster adds to every experiment's configuration."""
 
-    config: Json  # checkpoint_storage, and what task_container_defaults give
-    default_compute_pool: str
-    default_aux_pool: str
+    config: Json  # see core.expconf.defaults.cluster_config
     reject_impossible: bool  # master.yaml's launch_error: a request that can never fit is refused
 
 
@@ -150,21 +148,11 @@ class ExperimentService:
             )
         return CreatedExperiment(experiment, list(resolved.warnings), launch_warnings)
 
-    def _place(self, config: dict[str, object]) -> list[str]:
-        """Fill in the resource pool; refuse or warn where the slots do not exist."""
+    def _place(self, config: Json) -> list[str]:
+        """Refuse or warn where the slots do not exist."""
         resources = config["resources"]
-        assert isinstance(resources, dict)
-        slots = resources["slots_per_trial"]
-        if not resources.get("resource_pool"):
-            aux, compute = self._defaults.default_aux_pool, self._defaults.default_compute_pool
-            resources["resource_pool"] = aux if slots == 0 else compute
-        name = resources["resource_pool"]
+        slots, name = resources["slots_per_trial"], resources["resource_pool"]
         pools = {pool.name: pool for pool in self._resources.pools()}
-        if name not in pools:
-            known = ", ".join(sorted(pools))
-            raise Invalid(
-                f"resources.resource_pool is {name!r}: there is no such resource pool; there are: {known}"
-            )
         have = pools[name].slots_total
         if slots <= have:
             return []
@@ -294,8 +282,7 @@ class ExperimentService:
             self._resources.set_max_slots(experiment.job_id, experiment.config["resources"]["max_slots"])
         priority = resources.get("priority")
         if priority is not None:
-            for allocation_id in self._allocations.of_job(experiment.job_id):
-                self._resources.set_priority(allocation_id, int(priority))
+            self._resources.set_priority(experiment.job_id, int(priority))
 
     async def delete(self, experiment_id: int) -> None:
         """Mark it DELETING; checkpoints and records go in the background."""

@@ -192,9 +192,9 @@ class Identity:
                 raise Invalid(f"the new password of {user.username!r} is blank: blank ones are not accepted")
             changes["password_hash"] = await self._hash(password, is_hashed)
         name = changes.get("username")
-        if name is not None and name != user.username:
-            if await asyncio.to_thread(self._store.users.by_name, name) is not None:
-                raise Conflict(f"there is a user {name!r} already")
+        renamed = name is not None and name != user.username
+        if renamed and await asyncio.to_thread(self._store.users.by_name, name) is not None:
+            raise Conflict(f"there is a user {name!r} already")
         user = replace(user, **changes, modified_at=clock.now())
         await self._save(user)
         return user

@@ -19,7 +19,7 @@ from detlab_master.store.base import Store, StoreConflict, StoreUnavailable
 from detlab_master.store.writes import Write
 
 logger = logging.getLogger(__name__)
-E = TypeVar("E", contravariant=True)
+E_contra = TypeVar("E_contra", contravariant=True)
 MAX_BATCH = 256  # events that one transaction may hold
 
 
@@ -37,8 +37,8 @@ class FlushFirst(Exception):
     """The event needs to read what earlier events of this batch have written: commit those, then come again."""
 
 
-class Machine(Protocol[E]):
-    async def apply(self, event: E, plan: Plan) -> None:
+class Machine(Protocol[E_contra]):
+    async def apply(self, event: E_contra, plan: Plan) -> None:
         """Apply one event to the state in memory, and say in ``plan`` what follows.
 
         Raises what the caller shall see; then nothing may have been changed.
@@ -50,18 +50,18 @@ class Machine(Protocol[E]):
         ...
 
 
-class Inbox(Generic[E]):
+class Inbox(Generic[E_contra]):
     """One machine's queue, worked off by one task of the event loop."""
 
-    def __init__(self, name: str, machine: Machine[E], store: Store) -> None:
+    def __init__(self, name: str, machine: Machine[E_contra], store: Store) -> None:
         self._name = name
         self._machine = machine
         self._store = store
-        self._queue: asyncio.Queue[tuple[E, asyncio.Future[Any]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[E_contra, asyncio.Future[Any]]] = asyncio.Queue()
         self._worker = asyncio.create_task(self._work(), name=f"inbox {name}")
         self._broken = False
 
-    async def ask(self, event: E) -> Any:
+    async def ask(self, event: E_contra) -> Any:
         """Hand in an event and wait until its result is kept.
 
         Raises:
@@ -70,7 +70,7 @@ class Inbox(Generic[E]):
         """
         return await self.tell(event)
 
-    def tell(self, event: E) -> asyncio.Future[Any]:
+    def tell(self, event: E_contra) -> asyncio.Future[Any]:
         """Hand in an event; the future is done when its result is kept."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)
@@ -93,7 +93,7 @@ class Inbox(Generic[E]):
                 batch.append(self._queue.get_nowait())
             await self._handle(batch)
 
-    async def _handle(self, batch: Sequence[tuple[E, asyncio.Future[Any]]]) -> None:
+    async def _handle(self, batch: Sequence[tuple[E_contra, asyncio.Future[Any]]]) -> None:
         if not await self._mend():
             for _, future in batch:
                 _fail(

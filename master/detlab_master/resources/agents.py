@@ -19,11 +19,12 @@ import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import assert_never
+from typing import Literal, assert_never
 
 from detlab_agent import protocol
 from detlab_master.core.allocation import ContainerMoved
 from detlab_master.core.records import Container, LogLine
+from detlab_master.core.scheduling import PoolConfig as SchedulerPool
 from detlab_master.core.scheduling import Preempt, PriorityScheduler, Request, Start
 from detlab_master.core.states import AllocationState
 from detlab_master.core.task_spec import ClusterFacts
@@ -40,7 +41,7 @@ class PoolConfig:
     name: str
     description: str = ""
     preemption: bool = False
-    fitting_policy: str = "best"
+    fitting_policy: Literal["best", "worst"] = "best"
     default_priority: int = 42
     max_aux_per_agent: int = 100
     reconnect_wait: float = 25.0  # seconds
@@ -101,9 +102,7 @@ class Agents:
             config.name: _Pool(
                 config,
                 PriorityScheduler(
-                    preemption=config.preemption,
-                    fitting=config.fitting_policy,
-                    max_aux_per_agent=config.max_aux_per_agent,
+                    SchedulerPool(config.preemption, config.fitting_policy, config.max_aux_per_agent)
                 ),
             )
             for config in pools
@@ -147,11 +146,10 @@ class Agents:
             self._pools[held.request.pool].scheduler.release(allocation_id)
             self._changed()
 
-    def set_priority(self, allocation_id: str, priority: int) -> None:
-        held = self._held.get(allocation_id)
-        if held is not None:
-            self._pools[held.request.pool].scheduler.set_priority(allocation_id, priority)
-            self._changed()
+    def set_priority(self, job_id: str, priority: int) -> None:
+        for pool in self._pools.values():
+            pool.scheduler.set_priority(job_id, priority)
+        self._changed()
 
     def set_max_slots(self, job_id: str, max_slots: int | None) -> None:
         for pool in self._pools.values():
@@ -258,7 +256,11 @@ class Agents:
 
     def _offer(self, agent: _Agent) -> None:
         """The agent's slots can be given out."""
-        self._pools[agent.pool].scheduler.add_agent(agent.id, [device.id for device in agent.devices])
+        scheduler = self._pools[agent.pool].scheduler
+        if scheduler.has_agent(agent.id):
+            scheduler.set_agent_enabled(agent.id, True)
+        else:
+            scheduler.add_agent(agent.id, [device.id for device in agent.devices])
         self._changed()
 
     def _disconnected(self, agent_id: str, send: Send) -> None:
@@ -266,9 +268,15 @@ class Agents:
         if agent is None or agent.send is not send:
             return
         agent.send = None
-        self._pools[agent.pool].scheduler.set_agent_enabled(agent_id, False)
+        self._close(agent)
         logger.warning("agent %s lost its connection", agent_id)
         self._expect_back(agent)
+
+    def _close(self, agent: _Agent) -> None:
+        """Give out nothing more of the agent."""
+        scheduler = self._pools[agent.pool].scheduler
+        if scheduler.has_agent(agent.id):
+            scheduler.set_agent_enabled(agent.id, False)
 
     def _expect_back(self, agent: _Agent) -> None:
         wait = self._pools[agent.pool].config.reconnect_wait
@@ -278,7 +286,9 @@ class Agents:
         if agent.lost is not None:
             agent.lost.cancel()
         self._agents.pop(agent.id, None)
-        self._pools[agent.pool].scheduler.remove_agent(agent.id)
+        scheduler = self._pools[agent.pool].scheduler
+        if scheduler.has_agent(agent.id):
+            scheduler.remove_agent(agent.id)
         logger.warning("agent %s is lost", agent.id)
         self._listener.agent_lost(agent.id)
         self._changed()
