@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from world import World
 
 from detlab_master.core.states import ExperimentState, TrialState
+from simulation.world import World
 
-SEARCHERS = [
+SEARCHERS: list[dict[str, Any]] = [
     {"name": "single"},
     {"name": "random", "max_trials": 6, "max_concurrent_trials": 3},
     {"name": "grid", "max_concurrent_trials": 4},

@@ -105,6 +105,7 @@ class World:
             for i in range(self.rng.randint(1, 3))
         }
         self.story: list[str] = []
+        self._owner_of: dict[str, str] = {}  # container -> allocation, of processes that have ended
         self._start_master()
         self._event(core.Started())
         self.failure_rate = failure_rate
@@ -296,10 +297,6 @@ class World:
             process.container_id, AllocationState.TERMINATED, exit_code=code, failure=failure
         )
         self._owner_of[process.container_id] = process.allocation_id
-
-    @property
-    def _owner_of(self) -> dict[str, str]:
-        return self.__dict__.setdefault("_owners", {})
 
     def _connect(self, agent: Agent) -> None:
         """An agent (re)connects: unwanted containers end first, then its slots are given out."""
