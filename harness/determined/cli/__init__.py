@@ -36,8 +36,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as e:
         if os.environ.get("DET_DEBUG") or not _is_expected(e):
             raise
-        terminal.error(str(e))
+        terminal.error(_explain(e))
         return FAILED
+
+
+def _explain(e: Exception) -> str:
+    from determined.common.api import errors
+
+    if isinstance(e, errors.UnauthenticatedException):  # a login that ended while the command ran
+        return f"{e}: type `det user login` and try again"
+    return str(e)
 
 
 def _is_expected(e: Exception) -> bool:

@@ -37,7 +37,9 @@ def master_info(url: str) -> dict[str, object]:
     with Session(url, retries=0) as session:
         try:
             info = json_object(session.get("/info", timeout=INFO_TIMEOUT))
-        except errors.NotFoundException:
+        except errors.APIException as e:
+            if e.status_code >= 500:
+                raise
             info = {}
         except errors.MasterUnreachable as e:
             raise errors.MasterUnreachable(
