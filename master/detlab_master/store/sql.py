@@ -27,7 +27,7 @@ from detlab_master.store.users import SqlUsers
 from detlab_master.store.writer import Writer
 from detlab_master.store.writes import Write
 
-_BUSY_MS: Final = 10_000  # how long a lock that another process holds (a backup, say) is waited for
+_BUSY_SECONDS: Final = 10.0  # how long a lock that another process holds (a backup, say) is waited for
 _READERS: Final = 4  # connections kept open; more are opened when many threads read at once
 
 # A server that vanished without a word is noticed within half a minute.
@@ -44,8 +44,9 @@ _POSTGRES_OPTIONS: Final = {
 def open_store(url: str) -> SqlStore:
     """The store in that database, brought up to the present tables.
 
-    ``url``: ``sqlite:////absolute/path`` or ``postgresql+psycopg2://user:password@host:port/name``.
-    Raises ValueError for any other, StoreUnavailable when the database cannot be opened.
+    ``url``: ``sqlite:////absolute/path`` or ``postgresql+psycopg2://user:password@host:port/name``, with options of the
+    driver after a ``?`` (``timeout`` in seconds for a lock on the SQLite file, ``sslmode`` and the like). Raises
+    ValueError for any other, StoreUnavailable when the database cannot be opened.
     """
     return SqlStore(url)
 
@@ -170,7 +171,9 @@ def _sqlite(url: sa.URL) -> tuple[sa.Engine, sa.Engine]:
     except OSError as error:
         raise StoreUnavailable(f"cannot open the database file {path}: {error.strerror}") from error
     # isolation_level None: the driver begins no transactions of its own.
-    connect = {"isolation_level": None, "check_same_thread": False, "timeout": _BUSY_MS / 1000}
+    connect: dict[str, Any] = {"isolation_level": None, "check_same_thread": False}
+    if "timeout" not in url.query:
+        connect["timeout"] = _BUSY_SECONDS
     writing = sa.create_engine(
         url, pool_size=1, max_overflow=0, connect_args=connect, json_serializer=dump_json
     )

@@ -1,0 +1,16 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from contracts.postgres_server import PostgresServer, Unavailable, postgres_server
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    try:
+        with postgres_server() as server:
+            yield server
+    except Unavailable as reason:
+        pytest.skip(str(reason))
