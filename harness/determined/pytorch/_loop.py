@@ -369,9 +369,15 @@ class TrainLoop:
         loader = self._training_loader
         if isinstance(loader, DataLoader):
             return iter(loader.get_data_loader(repeat=True, skip=skip, seed=self._context.get_trial_seed()))
-        return itertools.islice(
-            itertools.chain.from_iterable(itertools.repeat(loader)), skip % self._epoch_length, None
-        )
+        epochs = itertools.chain.from_iterable(itertools.repeat(loader))
+        into_epoch = skip % self._epoch_length
+        if into_epoch == 0:
+            return epochs
+        # At once, before the state of the random number generators is restored: passing over may draw from them.
+        rest = iter(loader)
+        for _ in range(into_epoch):
+            next(rest)
+        return itertools.chain(rest, epochs)
 
 
 def _with_batch_idx(method: Callable[..., Any]) -> Callable[[Any, int], Any]:
