@@ -191,9 +191,8 @@ class Identity:
             if not password:
                 raise Invalid(f"the new password of {user.username!r} is blank: blank ones are not accepted")
             changes["password_hash"] = await self._hash(password, is_hashed)
-        name = changes.get("username")
-        renamed = name is not None and name != user.username
-        if renamed and await asyncio.to_thread(self._store.users.by_name, name) is not None:
+        name = changes.get("username", user.username)
+        if name != user.username and await asyncio.to_thread(self._store.users.by_name, name) is not None:
             raise Conflict(f"there is a user {name!r} already")
         user = replace(user, **changes, modified_at=clock.now())
         await self._save(user)

@@ -91,7 +91,15 @@ class Inbox(Generic[E_contra]):
             batch = [await self._queue.get()]
             while len(batch) < MAX_BATCH and not self._queue.empty():
                 batch.append(self._queue.get_nowait())
-            await self._handle(batch)
+            try:
+                await self._handle(batch)
+            except asyncio.CancelledError:
+                self._refuse(batch)
+                raise
+
+    def _refuse(self, batch: Sequence[tuple[E_contra, asyncio.Future[Any]]]) -> None:
+        for _, future in batch:
+            _fail(future, Invalid(f"{self._name} has ended: it takes no changes any more"))
 
     async def _handle(self, batch: Sequence[tuple[E_contra, asyncio.Future[Any]]]) -> None:
         if not await self._mend():
