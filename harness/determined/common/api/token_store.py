@@ -1,4 +1,4 @@
-"""The file that keeps login tokens: `<config>/auth.json`, readable by its owner only.
+"""The file that keeps login tokens: `<config>/detlab-auth.json`, readable by its owner only.
 
 {"format": "detlab-tokens-1",
  "masters": {"http://host:8080": {"active_user": "ada", "tokens": {"ada": "..."}}}}
@@ -38,7 +38,7 @@ class TokenStore:
 
     def __init__(self, master: str, path: Path | None = None) -> None:
         self.master = master
-        self.path = path or config_dir() / "auth.json"
+        self.path = path or config_dir() / "detlab-auth.json"  # beside the official client's auth.json, whose format is its own
 
     def active_user(self) -> str | None:
         """Who logged in last, and did not log out."""
