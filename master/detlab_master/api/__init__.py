@@ -1,0 +1,182 @@
+"""The master's HTTP and WebSocket API: parse, authorise, call the engine or read the store, encode.
+
+`ROUTES` is the whole of it. Each handler's ``rules`` say who may call which of its methods; `registry` lists them all.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tornado.httpserver import HTTPServer
+from tornado.routing import URLSpec
+from tornado.web import Application, RequestHandler
+
+from detlab_master.api import (
+    agents,
+    allocations,
+    auth,
+    checkpoints,
+    cluster,
+    experiments,
+    logs,
+    metrics,
+    tasks,
+    trials,
+    users,
+)
+from detlab_master.api.base import NoRoute, Rule
+from detlab_master.api.cluster import DefaultPools
+from detlab_master.api.unpacking import Unpacker
+
+if TYPE_CHECKING:
+    from detlab_master.engine.services import Services
+
+logger = logging.getLogger(__name__)
+V1 = "/api/v1"
+# A body that is refused for its size is still taken in and dropped up to this size, so that the client, which sends
+# before it listens, gets to read why.
+_LARGEST_BODY = 1 << 30
+_LARGEST_FRAME = 64 << 20  # bytes of an agent's message: a thousand long lines
+
+
+@dataclass(frozen=True)
+class Route:
+    """A path, whose ``{parameters}`` do not span slashes unless they are marked ``{so:path}``, and its handler."""
+
+    path: str
+    handler: type[RequestHandler]
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # for the handler's initialize()
+
+    @property
+    def pattern(self) -> str:
+        """The path as a regular expression; a final slash does not matter."""
+        parts = re.split(r"\{(\w+(?::path)?)\}", self.path)
+        texts = [re.escape(part) for part in parts[::2]]
+        groups = [
+            f"(?P<{name.removesuffix(':path')}>{'.+' if name.endswith(':path') else '[^/]+'})"
+            for name in parts[1::2]
+        ]
+        return "".join(text + group for text, group in zip(texts, [*groups, ""], strict=True)) + "/?$"
+
+    @property
+    def rules(self) -> Mapping[str, Rule]:
+        """Who may call which method."""
+        rules: Mapping[str, Rule] = self.handler.rules  # type: ignore[attr-defined]
+        return rules
+
+
+_EXPERIMENT = V1 + "/experiments/{experiment_id}"
+_TRIAL = V1 + "/trials/{trial_id}"
+_ALLOCATION = V1 + "/allocations/{allocation_id}"
+
+ROUTES: tuple[Route, ...] = (
+    Route("/info", cluster.Info),
+    Route("/health", cluster.Health),
+    Route(V1 + "/master", cluster.Master),
+    Route(V1 + "/auth/login", auth.Login),
+    Route(V1 + "/auth/logout", auth.Logout),
+    Route(V1 + "/me", auth.Me),
+    Route(V1 + "/users", users.Users),
+    Route(V1 + "/users/{username:path}/by-username", users.UserByName),
+    Route(V1 + "/users/{user_id}", users.OneUser),
+    Route(V1 + "/agents", cluster.Agents),
+    Route(V1 + "/resource-pools", cluster.ResourcePools),
+    Route(V1 + "/experiments", experiments.Experiments),
+    Route(_EXPERIMENT, experiments.OneExperiment),
+    *(
+        Route(f"{_EXPERIMENT}/{verb}", experiments.ExperimentVerb, {"verb": verb})
+        for verb in experiments.VERBS
+    ),
+    Route(_EXPERIMENT + "/model_def", tasks.ModelDefinition),
+    Route(_EXPERIMENT + "/trials", trials.ExperimentTrials),
+    Route(_EXPERIMENT + "/checkpoints", trials.ExperimentCheckpoints),
+    Route(_EXPERIMENT + "/searcher/best_searcher_validation_metric", experiments.BestSearcherMetric),
+    *(
+        Route(f"{V1}/trials/metrics/{name}", metrics.StreamMetrics, {"group": group})
+        for name, group in metrics.GROUPS.items()
+    ),
+    Route(_TRIAL, trials.OneTrial),
+    Route(_TRIAL + "/workloads", trials.TrialWorkloads),
+    Route(_TRIAL + "/checkpoints", trials.TrialCheckpoints),
+    Route(_TRIAL + "/kill", trials.KillTrial),
+    Route(_TRIAL + "/logs", logs.TrialLogs),
+    Route(_TRIAL + "/metrics", metrics.ReportMetrics),
+    Route(_TRIAL + "/progress", trials.Progress),
+    Route(_TRIAL + "/early_exit", trials.EarlyExit),
+    Route(_TRIAL + "/runner/metadata", trials.RunnerMetadata),
+    Route(V1 + "/runs/start", trials.StartRun),
+    Route(V1 + "/checkpoints", checkpoints.Checkpoints),
+    Route(V1 + "/checkpoints/rm", checkpoints.RemoveFiles),
+    Route(V1 + "/checkpoints/{checkpoint_uuid}", checkpoints.OneCheckpoint),
+    Route("/checkpoints/{checkpoint_uuid}", checkpoints.CheckpointArchive),
+    Route(V1 + "/task/logs", logs.AppendLogs),
+    Route(V1 + "/tasks/{task_id}/logs", logs.TaskLogs),
+    Route(V1 + "/tasks/{task_id}/context_directory", tasks.ContextDirectory),
+    Route(_ALLOCATION + "/signals/preemption", allocations.Preemption),
+    Route(_ALLOCATION + "/signals/ack_preemption", allocations.AckPreemption),
+    Route(_ALLOCATION + "/ready", allocations.Ready),
+    Route(_ALLOCATION + "/acceleratorData", allocations.AcceleratorData),
+    Route(_ALLOCATION + "/resources/{resources_id}/rendezvous", allocations.Rendezvous),
+    Route(_ALLOCATION + "/resources/{resources_id}/daemon", allocations.Daemon),
+    Route("/agents", agents.AgentSocket),
+)
+
+
+def registry() -> Iterator[tuple[str, Route, Rule]]:
+    """(method, route, rule) of all that can be called: what a test of permissions walks."""
+    for route in ROUTES:
+        for method, rule in route.rules.items():
+            yield method, route, rule
+
+
+def routes(services: Services, default_pools: DefaultPools | None = None) -> list[URLSpec]:
+    """The URL specs of the whole API.
+
+    Args:
+        default_pools: the pools of experiments that name none.
+    """
+    shared: dict[type[RequestHandler], dict[str, Any]] = {
+        experiments.Experiments: {"unpacker": Unpacker(services.contexts.folder)},
+        cluster.ResourcePools: {"default_pools": default_pools or DefaultPools()},
+    }
+    return [
+        URLSpec(
+            route.pattern,
+            route.handler,
+            {"services": services, **shared.get(route.handler, {}), **route.arguments},
+        )
+        for route in ROUTES
+    ]
+
+
+def application(services: Services, default_pools: DefaultPools | None = None) -> Application:
+    """The API as a Tornado application."""
+    return Application(
+        routes(services, default_pools),
+        default_handler_class=NoRoute,
+        default_handler_args={"services": services},
+        log_function=_log,
+        websocket_ping_interval=10.0,
+        websocket_ping_timeout=10.0,
+        websocket_max_message_size=_LARGEST_FRAME,
+    )
+
+
+def server(app: Application) -> HTTPServer:
+    """An HTTP server for the application, not listening yet."""
+    return HTTPServer(app, max_body_size=_LARGEST_BODY, xheaders=False)
+
+
+def _log(handler: RequestHandler) -> None:
+    """One line a request, for debugging; what goes wrong inside the master is logged where it is answered."""
+    logger.debug(
+        "%d %s %s %.1f ms",
+        handler.get_status(),
+        handler.request.method,
+        handler.request.path,
+        1000 * handler.request.request_time(),
+    )

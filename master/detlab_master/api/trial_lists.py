@@ -1,0 +1,147 @@
+"""What is read and shown of trials and checkpoints, alone and in lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from detlab_master.api.body import Query
+from detlab_master.api.encode.checkpoints import CheckpointView
+from detlab_master.api.encode.trials import TrialView
+from detlab_master.api.paging import descending, ordered
+from detlab_master.core.metrics import TRAINING, VALIDATION, as_number
+from detlab_master.core.records import Checkpoint, Experiment, Trial
+from detlab_master.core.states import CheckpointState
+from detlab_master.store.base import Page, Store
+
+TRIAL_STATES = (  # in the order of their numbers
+    "ACTIVE",
+    "PAUSED",
+    "STOPPING_CANCELED",
+    "STOPPING_KILLED",
+    "STOPPING_COMPLETED",
+    "STOPPING_ERROR",
+    "CANCELED",
+    "COMPLETED",
+    "ERROR",
+    "QUEUED",
+    "PULLING",
+    "STARTING",
+    "RUNNING",
+)
+CHECKPOINT_STATES = tuple(CheckpointState)  # in the order of their numbers
+
+
+# Trials
+
+
+def trial_view(store: Store, experiment: Experiment, trial: Trial) -> TrialView:
+    """A trial with its checkpoints and allocations."""
+    return TrialView(
+        trial,
+        store.checkpoints.find(trial_id=trial.id),
+        store.trials.allocations(trial.task_id),
+        int(experiment.config.get("max_restarts", 0)),
+    )
+
+
+def trial_views(store: Store, experiment: Experiment) -> list[TrialView]:
+    """All trials of an experiment, by id."""
+    trials, _ = store.trials.find(experiment.id, None, Page())
+    checkpoints: dict[int, list[Checkpoint]] = {}
+    for checkpoint in store.checkpoints.find(experiment_id=experiment.id):
+        checkpoints.setdefault(checkpoint.trial_id, []).append(checkpoint)
+    max_restarts = int(experiment.config.get("max_restarts", 0))
+    return [
+        TrialView(trial, checkpoints.get(trial.id, ()), store.trials.allocations(trial.task_id), max_restarts)
+        for trial in trials
+    ]
+
+
+def _latest_metric(view: TrialView, metric: str) -> float | None:
+    latest = view.trial.latest_validation
+    return as_number(latest["metrics"].get(metric)) if latest else None
+
+
+TrialKey = Callable[[TrialView, str, float, str], Any]  # view, shown state, now, searcher metric
+TRIAL_SORTS: dict[str, TrialKey] = {
+    "ID": lambda view, state, now, metric: view.trial.id,
+    "START_TIME": lambda view, state, now, metric: view.trial.start_time,
+    "END_TIME": lambda view, state, now, metric: view.trial.end_time,
+    "STATE": lambda view, state, now, metric: state,
+    "BEST_VALIDATION_METRIC": lambda view, state, now, metric: view.trial.searcher_metric,
+    "LATEST_VALIDATION_METRIC": lambda view, state, now, metric: _latest_metric(view, metric),
+    "BATCHES_PROCESSED": lambda view, state, now, metric: view.trial.total_batches,
+    "DURATION": lambda view, state, now, metric: view.wall_clock(now),
+    "RESTARTS": lambda view, state, now, metric: view.trial.restarts,
+    "CHECKPOINT_SIZE": lambda view, state, now, metric: view.checkpoint_bytes,
+    "LOG_RETENTION_DAYS": lambda view, state, now, metric: None,  # logs are kept as long as their experiment
+}
+
+
+# Checkpoints
+
+
+def checkpoint_view(
+    store: Store, experiment: Experiment, checkpoint: Checkpoint, trial: Trial | None
+) -> CheckpointView:
+    """A checkpoint with the reports of its step."""
+    training = store.metrics.report(checkpoint.trial_id, TRAINING, checkpoint.steps_completed)
+    validation = store.metrics.report(checkpoint.trial_id, VALIDATION, checkpoint.steps_completed)
+    return CheckpointView(
+        checkpoint,
+        experiment,
+        trial,
+        training.metrics if training else None,
+        validation.metrics if validation else None,
+    )
+
+
+def checkpoint_views(store: Store, experiment: Experiment, trial_id: int | None) -> list[CheckpointView]:
+    """The checkpoints of an experiment, or of one trial of it."""
+    if trial_id is None:
+        found = store.checkpoints.find(experiment_id=experiment.id)
+    else:
+        found = store.checkpoints.find(trial_id=trial_id)
+    trials = {number: store.trials.get(number) for number in {checkpoint.trial_id for checkpoint in found}}
+    return [
+        checkpoint_view(store, experiment, checkpoint, trials[checkpoint.trial_id]) for checkpoint in found
+    ]
+
+
+_CHECKPOINT_SORTS: dict[str, Callable[[CheckpointView], Any]] = {
+    "UUID": lambda view: view.checkpoint.uuid,
+    "TRIAL_ID": lambda view: view.checkpoint.trial_id,
+    "BATCH_NUMBER": lambda view: view.checkpoint.steps_completed,
+    "END_TIME": lambda view: view.checkpoint.reported_at,
+    "STATE": lambda view: str(view.checkpoint.state),
+    "SEARCHER_METRIC": lambda view: view.searcher_metric,
+}
+
+
+def checkpoint_order(
+    query: Query, experiment: Experiment
+) -> Callable[[Sequence[CheckpointView]], list[CheckpointView]]:
+    """How a query wants checkpoints sorted: by an attribute, or by a validation metric of that name.
+
+    By the searcher metric and without a direction the best one comes first.
+    """
+    sort = query.enum("sortByAttr", list(_CHECKPOINT_SORTS), "SORT_BY_")
+    metric = query.text("sortByMetric", "")
+    if sort and metric:
+        raise query.refuse("sortByMetric", f"give it or sortByAttr (SORT_BY_{sort}), not both")
+    down = descending(query)
+    if sort == "SEARCHER_METRIC" and not query.text("orderBy", ""):
+        down = not experiment.config.get("searcher", {}).get("smaller_is_better", True)
+
+    def order(views: Sequence[CheckpointView]) -> list[CheckpointView]:
+        if metric:
+            return ordered(views, lambda view: as_number((view.validation or {}).get(metric)), down)
+        # Without a word on it, they stay in the store's order: by trial, then step.
+        return (
+            ordered(views, _CHECKPOINT_SORTS[sort], down)
+            if sort
+            else list(reversed(views) if down else views)
+        )
+
+    return order

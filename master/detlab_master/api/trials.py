@@ -1,0 +1,176 @@
+"""Trials: reading them, killing them, and what their containers report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+from detlab_master.api import workloads
+from detlab_master.api.base import ApiHandler, Rule
+from detlab_master.api.encode import checkpoints as encode_checkpoints
+from detlab_master.api.encode import trials as encode
+from detlab_master.api.encode import wire
+from detlab_master.api.encode.checkpoints import CheckpointView
+from detlab_master.api.paging import Paging, ordered
+from detlab_master.api.trial_lists import (
+    CHECKPOINT_STATES,
+    TRIAL_SORTS,
+    TRIAL_STATES,
+    checkpoint_order,
+    checkpoint_views,
+    trial_view,
+    trial_views,
+)
+from detlab_master.core.permissions import Access, Kind
+from detlab_master.core.records import Experiment
+
+_EXIT_REASONS = ("INVALID_HP", "INIT_INVALID_HP", "USER_REQUESTED_STOP")
+
+
+class OneTrial(ApiHandler):
+    rules: ClassVar = {"GET": Rule(Access.READ, Kind.TRIAL)}
+
+    async def get(self, trial_id: str) -> None:
+        trial, experiment = self.found.trial, self.found.experiment
+        assert trial is not None
+        view = await self.read(trial_view, self.services.store, experiment, trial)
+        state = self.services.experiments.shown_trial_state(trial)
+        self.reply({"trial": encode.trial(view, state, self.services.now())})
+
+
+class ExperimentTrials(ApiHandler):
+    rules: ClassVar = {"GET": Rule(Access.OWN, Kind.EXPERIMENT)}
+
+    async def get(self, experiment_id: str) -> None:
+        query, experiment, now = self.query, self.found.experiment, self.services.now()
+        assert experiment is not None
+        paging = Paging.of(query)
+        wanted = set(query.enums("states", TRIAL_STATES, "STATE_"))
+        key = TRIAL_SORTS[query.enum("sortBy", list(TRIAL_SORTS), "SORT_BY_") or "ID"]
+        metric = experiment.config.get("searcher", {}).get("metric", "")
+        views = await self.read(trial_views, self.services.store, experiment)
+        shown = [(view, self.services.experiments.shown_trial_state(view.trial)) for view in views]
+        if wanted:
+            shown = [(view, state) for view, state in shown if {state, str(view.trial.state)} & wanted]
+        shown = ordered(shown, lambda pair: key(pair[0], pair[1], now, metric), paging.descending)
+        page, pagination = paging.cut(shown)
+        await self.reply_large(_trials, page, pagination, now)
+
+
+def _trials(page: Sequence[tuple[encode.TrialView, str]], pagination: wire.Object, now: float) -> wire.Object:
+    return {"trials": [encode.trial(view, state, now) for view, state in page], "pagination": pagination}
+
+
+class CheckpointsOf(ApiHandler):
+    """The checkpoints of an experiment or of a trial."""
+
+    async def reply_checkpoints(self, experiment: Experiment | None, trial_id: int | None) -> None:
+        assert experiment is not None
+        query = self.query
+        paging, order = Paging.of(query), checkpoint_order(query, experiment)
+        states = set(query.enums("states", CHECKPOINT_STATES, "STATE_"))
+        views = await self.read(checkpoint_views, self.services.store, experiment, trial_id)
+        views = [view for view in views if not states or str(view.checkpoint.state) in states]
+        page, pagination = paging.cut(order(views))
+        await self.reply_large(_checkpoints, page, pagination)
+
+
+def _checkpoints(page: Sequence[CheckpointView], pagination: wire.Object) -> wire.Object:
+    return {"checkpoints": [encode_checkpoints.checkpoint(view) for view in page], "pagination": pagination}
+
+
+class ExperimentCheckpoints(CheckpointsOf):
+    rules: ClassVar = {"GET": Rule(Access.OWN, Kind.EXPERIMENT)}
+
+    async def get(self, experiment_id: str) -> None:
+        await self.reply_checkpoints(self.found.experiment, None)
+
+
+class TrialCheckpoints(CheckpointsOf):
+    rules: ClassVar = {"GET": Rule(Access.READ, Kind.TRIAL)}
+
+    async def get(self, trial_id: str) -> None:
+        await self.reply_checkpoints(self.found.experiment, self.path_integer(Kind.TRIAL))
+
+
+class TrialWorkloads(ApiHandler):
+    """Its reports and checkpoints in the order in which they came."""
+
+    rules: ClassVar = {"GET": Rule(Access.READ, Kind.TRIAL)}
+
+    async def get(self, trial_id: str) -> None:
+        query = self.query
+        paging, asked = Paging.of(query), workloads.Workloads.of(query)
+        found = await self.read(
+            workloads.workloads, self.services.store, self.path_integer(Kind.TRIAL), asked
+        )
+        page, pagination = paging.cut(found[::-1] if paging.descending else found)
+        await self.reply_large(_workloads, page, asked.batch_metrics, pagination)
+
+
+def _workloads(page: Sequence[workloads.Row], batch_metrics: bool, pagination: wire.Object) -> wire.Object:
+    shown = [workloads.encode(row, batch_metrics=batch_metrics) for row in page]
+    return {"workloads": shown, "pagination": pagination}
+
+
+class KillTrial(ApiHandler):
+    rules: ClassVar = {"POST": Rule(Access.OWN, Kind.TRIAL)}
+
+    async def post(self, trial_id: str) -> None:
+        await self.services.experiments.kill_trial(self.path_integer(Kind.TRIAL))
+        self.reply({})
+
+
+class Progress(ApiHandler):
+    rules: ClassVar = {"POST": Rule(Access.REPORT, Kind.TRIAL)}
+
+    async def post(self, trial_id: str) -> None:
+        fields = await self.fields()
+        progress = fields.number("progress")
+        if not math.isfinite(progress):
+            raise fields.refuse("progress", "expected a number from 0 to 1")
+        await self.services.experiments.report_progress(self.path_integer(Kind.TRIAL), progress)
+        self.reply({})
+
+
+class EarlyExit(ApiHandler):
+    rules: ClassVar = {"POST": Rule(Access.REPORT, Kind.TRIAL)}
+
+    async def post(self, trial_id: str) -> None:
+        fields = await self.fields()
+        reason = fields.enum("reason", _EXIT_REASONS, "EXITED_REASON_")
+        if reason is None:
+            raise fields.refuse(
+                "reason", "expected EXITED_REASON_INVALID_HP or EXITED_REASON_INIT_INVALID_HP"
+            )
+        if reason != "USER_REQUESTED_STOP":  # clients know it; a trial that the user stopped just exits
+            await self.services.experiments.report_early_exit(
+                self.path_integer(Kind.TRIAL), f"EXITED_REASON_{reason}"
+            )
+        self.reply({})
+
+
+class RunnerMetadata(ApiHandler):
+    rules: ClassVar = {"POST": Rule(Access.REPORT, Kind.TRIAL)}
+
+    async def post(self, trial_id: str) -> None:
+        state = (await self.fields()).text("state", "")
+        await self.services.experiments.report_runner_state(self.path_integer(Kind.TRIAL), state)
+        self.reply({})
+
+
+class StartRun(ApiHandler):
+    """Every process of a trial says where it keeps its checkpoints; the answer is the storage's number."""
+
+    rules: ClassVar = {"POST": Rule(Access.REPORT, Kind.TRIAL, in_body=True)}
+
+    async def post(self) -> None:
+        fields = await self.fields()
+        await self.admit(Kind.TRIAL, fields.integer("runId"), Access.REPORT)
+        storage = fields.object("checkpointStorage")
+        if not storage:
+            self.reply({})
+            return
+        number = await self.read(self.services.store.checkpoints.storage_id, storage)
+        self.reply({"storageId": number})
