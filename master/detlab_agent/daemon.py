@@ -170,7 +170,7 @@ class Daemon:
                 if permanent:
                     self._failure = LinkRefused(f"the master does not take this agent: {reason}")
                 else:
-                    log.warning("the master does not take this agent now: %s; trying again", reason)
+                    self._link.complain(f"the master does not take this agent now: {reason}; trying again")
                     self._link.close()
 
     def _start(self, spec: ContainerSpec) -> None:
@@ -216,6 +216,8 @@ class Daemon:
             ended = await self._driver.ended(container_id)
             log.info("container %s ended: %s", container_id, ended.message or f"exit code {ended.exit_code}")
             self._handle(machine.ContainerEnded(container_id, ended))
+            if container_id not in self._watches:  # nobody wants it: it was forgotten at once
+                return
             shipper.end()
             await shipping
         finally:
@@ -224,7 +226,8 @@ class Daemon:
 
     def _forget(self, container_id: str) -> None:
         self._shippers.pop(container_id, None)
-        if watch := self._watches.pop(container_id, None):
+        watch = self._watches.pop(container_id, None)
+        if watch is not None and watch is not asyncio.current_task():
             watch.cancel()
         self._in_background(self._driver.forget(container_id))
 

@@ -100,7 +100,12 @@ def _cuda_gpus() -> tuple[Device, ...]:
     if tool is None:
         return ()
     query = [tool, "--query-gpu=index,uuid,name", "--format=csv,noheader"]
-    result = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
+    try:
+        result = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
+    except subprocess.TimeoutExpired:
+        raise DeviceError(
+            f"{tool} does not answer: the GPU driver hangs. Repair it, or start without GPUs: slot_type cpu"
+        ) from None
     if result.returncode != 0:  # the tool is there, the driver or the GPU is not
         return ()
     return parse_nvidia_smi(result.stdout)

@@ -85,9 +85,14 @@ class Link:
         """Never returns. LinkRefused when the token is wrong or `attempts` are used up."""
         failed = 0
         while True:
+            began = time.monotonic()
             try:
                 await self._connect_and_read()
-                failed = 0
+                # A connection that the master ends at once is no success: it may be turning this agent away.
+                lasted = time.monotonic() - began > _LONGEST_BACKOFF
+                failed = 0 if lasted else failed + 1
+                if lasted:
+                    self._complained = float("-inf")
             except (OSError, HTTPClientError, TimeoutError, ProtocolError, WebSocketClosedError) as e:
                 failed += 1
                 if isinstance(e, HTTPClientError) and e.code in (401, 403):
@@ -99,7 +104,7 @@ class Link:
                     raise LinkRefused(
                         f"{self._describe(e)}; gave up after {failed} attempts (agent_reconnect_attempts)"
                     ) from None
-                self._complain(self._describe(e))
+                self.complain(f"{self._describe(e)}; trying again")
             await asyncio.sleep(self._pause(failed))
 
     async def _connect_and_read(self) -> None:
@@ -124,7 +129,6 @@ class Link:
             max_message_size=_MAX_FRAME_BYTES,
         )
         self._connection = connection
-        self._complained = float("-inf")
         log.info("connected to the master at %s", config.master_url)
         try:
             self._on_connected(addresses_towards(config.master_url))
@@ -158,10 +162,11 @@ class Link:
         reason = error.real_error if isinstance(error, StreamClosedError) and error.real_error else error
         return f"the master at {url} cannot be reached: {reason or type(reason).__name__}"
 
-    def _complain(self, problem: str) -> None:
+    def complain(self, problem: str) -> None:
+        """Says what is wrong with the connection, at most once a minute."""
         if time.monotonic() - self._complained >= _COMPLAIN_SECONDS:
             self._complained = time.monotonic()
-            log.warning("%s; trying again", problem)
+            log.warning("%s", problem)
 
 
 def addresses_towards(master_url: str) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 from collections import deque
@@ -91,10 +92,10 @@ class LogShipper:
         try:
             while not self._ship():
                 self._wake.clear()
-                try:
-                    await asyncio.wait_for(self._wake.wait(), POLL_SECONDS if self._listening else None)
-                except TimeoutError:
-                    continue
+                # Not wait_for: in Python 3.11 it forgets a cancellation that comes together with the event.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(POLL_SECONDS if self._listening else None):
+                        await self._wake.wait()
         finally:
             self._reader.close()
 

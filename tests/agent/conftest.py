@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -31,6 +32,8 @@ async def agent(master: FakeMaster, tmp_path: Path) -> AsyncIterator[AgentProces
     for folder in (process.data_dir / "containers").glob("*"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             os.kill(json.loads((folder / "shim.json").read_text())["pid"], signal.SIGUSR1)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(json.loads((folder / "launch.json").read_text())["env"]["TMPDIR"])
     left = [p for p in psutil.process_iter() if _belongs_to(p, process.data_dir)]
     _, alive = psutil.wait_procs(left, timeout=10)
     assert not alive, "these processes were left running"

@@ -145,7 +145,7 @@ async def test_sigterm_gives_a_task_time(master: FakeMaster, running: AgentProce
     await master.said(container, "ready")
     master.kill(container, grace_seconds=60)
     seen = await master.ended(container)
-    assert seen.text.startswith("ready\nsaved\n")
+    assert [line.log for line in seen.lines if line.stdtype == "stdout"] == ["ready\n", "saved\n"]
     assert seen.end is not None and seen.end.exit_code == 0 and seen.end.failure is None
 
 
