@@ -511,6 +511,18 @@ def test_archiving_reaches_from_that_step_in_its_group_and_beyond_it_in_others(s
     assert len(store.metrics.reports([2])) == 1
 
 
+def test_archiving_reaches_what_came_earlier_in_its_transaction(store: Store) -> None:
+    commit(store, *family())
+    commit(
+        store,
+        InsertReport(report(5)),
+        ArchiveReports(1, 2, "training", 5),
+        InsertReport(report(5, run_id=2)),
+    )
+    assert [found.run_id for found in store.metrics.reports([1])] == [2]
+    assert len(store.metrics.reports([1], include_archived=True)) == 2
+
+
 def test_reports_can_be_read_page_by_page(store: Store) -> None:
     commit(store, *family(1), *family(2), *family(3))
     for steps in (3, 1, 2):
@@ -654,11 +666,10 @@ def test_a_line_with_any_characters_is_kept(store: Store) -> None:
 def test_highest_ids(store: Store) -> None:
     commit(store, *family(4), *family(2), SaveUser(user(3)), SaveUser(user(1)))
     assert store.highest_ids() == HighestIds(experiment=4, trial=4, user=3, queue_order=4)
-    commit(store, DeleteExperiment(2))
-    assert store.highest_ids() == HighestIds(experiment=4, trial=4, user=3, queue_order=4)
-    commit(store, DeleteExperiment(4))
-    ids = store.highest_ids()
-    assert (ids.experiment, ids.trial) == (4, 4)
+    for deleted in (4, 2):
+        commit(store, DeleteExperiment(deleted))
+        ids = store.highest_ids()
+        assert (ids.experiment, ids.trial) == (4, 4)
     commit(store, SaveExperiment(experiment(5)), SaveTrial(trial(7, 5)))
     ids = store.highest_ids()
     assert (ids.experiment, ids.trial) == (5, 7)

@@ -188,6 +188,15 @@ def test_experiments_in_every_order(full_store: Store, order_by: str, descending
     )
 
 
+@pytest.mark.parametrize(("text", "count"), [("STRASSE", 2), ("été", 1), ("%", 0), ("_", 0), ("", 3)])
+def test_names_are_searched_without_regard_to_case_in_any_alphabet(
+    store: Store, text: str, count: int
+) -> None:
+    names = ["Hauptstraße", "Hauptstrasse", "ÉTÉ"]
+    commit(store, *(SaveExperiment(experiment(id, name=name)) for id, name in enumerate(names, start=1)))
+    assert store.experiments.find(ExperimentFilter(name=text), Page())[1] == count
+
+
 def test_an_unknown_order_names_those_that_there_are(store: Store) -> None:
     with pytest.raises(ValueError, match="cannot order by 'colour': it is one of id, name"):
         store.experiments.find(ExperimentFilter(), Page(order_by="colour"))
