@@ -7,7 +7,8 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import psutil
@@ -24,9 +25,20 @@ async def master() -> AsyncIterator[FakeMaster]:
 
 
 @pytest.fixture
-async def agent(master: FakeMaster, tmp_path: Path) -> AsyncIterator[AgentProcess]:
+def agent_folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """Where the agent lives: pytest's own folder, which only its owner may pass, or one that all may pass ("open")."""
+    if getattr(request, "param", "closed") == "closed":
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o711)
+        yield Path(folder)
+
+
+@pytest.fixture
+async def agent(master: FakeMaster, agent_folder: Path) -> AsyncIterator[AgentProcess]:
     """Not started yet."""
-    process = AgentProcess(master.url, tmp_path)
+    process = AgentProcess(master.url, agent_folder)
     yield process
     await process.close()
     for folder in (process.data_dir / "containers").glob("*"):

@@ -31,6 +31,7 @@ from detlab_agent.protocol import (
     LogLine,
     MasterMessage,
     Message,
+    Refused,
     StartContainer,
     Welcome,
     decode,
@@ -66,6 +67,7 @@ class FakeMaster:
         self.forgets = True  # acknowledge ends
         self.batches_before_silence: int | None = None  # acknowledge so many batches, then none
         self.refuses = False  # answer 503 to whoever connects
+        self.refusal: Refused | None = None  # answer Hello with this
         self.handler: WebSocketHandler | None = None
         self._changed = asyncio.Condition()
         self._server = HTTPServer(Application([(r"/agents", _Handler, {"master": self})]))
@@ -123,6 +125,8 @@ class FakeMaster:
 
     async def take(self, message: Message) -> None:
         match message:
+            case Hello() if self.refusal is not None:
+                self.send(self.refusal)
             case Hello():
                 self.hellos.append(message)
                 for report in message.containers:

@@ -35,13 +35,11 @@ async def test_tasks_run_under_their_owners_uid(master: FakeMaster, running: Age
 
 
 @as_root
-@pytest.mark.parametrize("hidden", [True, False])
+@pytest.mark.parametrize("agent_folder", ["closed", "open"], indirect=True)
 async def test_a_user_reads_neither_the_agents_files_nor_another_users(
-    master: FakeMaster, running: AgentProcess, hidden: bool
+    master: FakeMaster, running: AgentProcess, agent_folder: Path, tmp_path: Path
 ) -> None:
-    for path in () if hidden else (running.data_dir, *running.data_dir.parents):
-        if not path.stat().st_mode & 1:
-            path.chmod(path.stat().st_mode | 0o011)  # then it is file modes that must do it
+    hidden = agent_folder == tmp_path  # else it is file modes that must do it
     script = "printf secret > $DET_WORKDIR/secret; echo $DET_WORKDIR $$; sleep 600; exit"
     victim = master.start("sh", "-c", script, environment={"DET_USER_TOKEN": "hunter2"})
     workdir, task = (await master.said(victim, "\n")).split()

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from agent.fake_master import TOKEN, AgentProcess, FakeMaster, eventually, make_spec
-from detlab_agent.protocol import ContainerState, DeviceType, FailureKind, StartContainer
+from detlab_agent.protocol import ContainerState, DeviceType, FailureKind, Refused, StartContainer
 
 
 async def test_output_comes_in_order_and_before_the_end(master: FakeMaster, running: AgentProcess) -> None:
@@ -174,6 +174,25 @@ async def test_a_wrong_token_is_one_readable_line(master: FakeMaster, agent: Age
     agent.start("--slots", "1")
     assert await agent.wait() == 1
     assert "refuses this agent's token" in agent.said and "Traceback" not in agent.said
+
+
+async def test_a_refused_agent_says_why_and_ends(master: FakeMaster, agent: AgentProcess) -> None:
+    master.refusal = Refused("agent-1 is connected already from another machine")
+    agent.start("--slots", "1")
+    assert await agent.wait() == 1
+    assert (
+        "does not take this agent: agent-1 is connected already" in agent.said
+        and "Traceback" not in agent.said
+    )
+
+
+async def test_an_agent_that_is_put_off_comes_back(master: FakeMaster, agent: AgentProcess) -> None:
+    master.refusal = Refused("still starting", permanent=False)
+    agent.start("--slots", "1")
+    await eventually(lambda: "still starting; trying again" in agent.said)
+    master.refusal = None
+    await master.until(lambda: master.hellos)
+    assert (await master.ended(master.start("true"))).end is not None
 
 
 async def test_a_second_agent_on_the_folder_says_who_holds_it(running: AgentProcess) -> None:
