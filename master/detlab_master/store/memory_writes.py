@@ -1,0 +1,198 @@
+"""The writes of the in-memory store: each change goes through a journal, which can take all of them back."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from detlab_master.store import records
+from detlab_master.store.applying import nothing_to_replace
+from detlab_master.store.base import StoreConflict
+from detlab_master.store.memory_reads import Data
+from detlab_master.store.rows import printable
+from detlab_master.store.writes import (
+    AppendLogs,
+    AppendSearcherEvent,
+    ArchiveReports,
+    DeleteExperiment,
+    DeleteSession,
+    DeleteSessionsOf,
+    InsertReport,
+    ReplaceReport,
+    SaveAllocation,
+    SaveCheckpoint,
+    SaveExperiment,
+    SaveSession,
+    SaveTask,
+    SaveTrial,
+    SaveUser,
+    SetProgress,
+    Write,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+_ABSENT: Final = object()
+
+
+class Journal:
+    """Changes to dicts that can be taken back."""
+
+    def __init__(self) -> None:
+        self._before: list[tuple[MutableMapping[Any, Any], Any, Any]] = []
+
+    def put(self, where: MutableMapping[K, V], key: K, value: V) -> None:
+        self._before.append((where, key, where.get(key, _ABSENT)))
+        where[key] = value
+
+    def drop(self, where: MutableMapping[K, V], key: K) -> None:
+        if key in where:
+            self._before.append((where, key, where.pop(key)))
+
+    def take_back(self) -> None:
+        for where, key, value in reversed(self._before):
+            if value is _ABSENT:
+                where.pop(key, None)
+            else:
+                where[key] = value
+
+
+def apply(data: Data, journal: Journal, write: Write) -> None:
+    match write:
+        case InsertReport(report):
+            _parent(data.trials, report.trial_id, "trial")
+            place = (report.trial_id, report.group, report.steps_completed)
+            report = replace(report, id=_number(data, journal, "report"))
+            if not report.archived:
+                if place in data.live:
+                    raise StoreConflict(
+                        f"trial {place[0]} has a report of {place[1]!r} at {place[2]} already"
+                    )
+                journal.put(data.live, place, report.id)
+            journal.put(data.reports.setdefault(report.trial_id, {}), report.id, report)
+        case ReplaceReport(report):
+            replaced = data.live.get((report.trial_id, report.group, report.steps_completed))
+            if replaced is None:
+                raise nothing_to_replace(report)
+            journal.put(data.reports[report.trial_id], replaced, replace(report, id=replaced, archived=False))
+        case ArchiveReports():
+            _archive(data, journal, write)
+        case SaveTrial(trial):
+            _parent(data.experiments, trial.experiment_id, "experiment")
+            journal.put(data.trials, trial.id, trial)
+            journal.put(data.trials_of.setdefault(trial.experiment_id, {}), trial.id, None)
+        case SaveExperiment(experiment):
+            _parent(data.projects, experiment.project_id, "project")
+            journal.put(data.experiments, experiment.id, experiment)
+        case SetProgress(experiment_id, progress):
+            if experiment_id in data.experiments:
+                changed = replace(data.experiments[experiment_id], progress=progress)
+                journal.put(data.experiments, experiment_id, changed)
+        case DeleteExperiment(experiment_id):
+            _delete_experiment(data, journal, experiment_id)
+        case SaveTask(task):
+            if task.experiment_id is not None:
+                _parent(data.experiments, task.experiment_id, "experiment")
+            journal.put(data.tasks, task.id, task)
+        case SaveAllocation(allocation):
+            _parent(data.tasks, allocation.task_id, "task")
+            journal.put(data.allocations, allocation.id, allocation)
+            journal.put(data.allocations_of.setdefault(allocation.task_id, {}), allocation.id, None)
+            if allocation.ended_at is None:
+                journal.put(data.open, allocation.id, None)
+            else:
+                journal.drop(data.open, allocation.id)
+        case AppendSearcherEvent(event):
+            _parent(data.experiments, event.experiment_id, "experiment")
+            events = data.events.setdefault(event.experiment_id, {})
+            if event.seq in events:
+                raise StoreConflict(
+                    f"experiment {event.experiment_id} has searcher event {event.seq} already"
+                )
+            journal.put(events, event.seq, event)
+        case SaveCheckpoint(checkpoint):
+            _parent(data.trials, checkpoint.trial_id, "trial")
+            journal.put(data.checkpoints, checkpoint.uuid, checkpoint)
+            journal.put(data.checkpoints_of.setdefault(checkpoint.trial_id, {}), checkpoint.uuid, None)
+        case AppendLogs(lines):
+            for line in lines:
+                _append_line(data, journal, line)
+        case SaveUser(user):
+            if data.usernames.get(user.username, user.id) != user.id:
+                raise StoreConflict(f"there is a user {user.username!r} already")
+            if user.id in data.users:
+                journal.drop(data.usernames, data.users[user.id].username)
+            journal.put(data.users, user.id, user)
+            journal.put(data.usernames, user.username, user.id)
+        case SaveSession(session):
+            journal.put(data.sessions, session.token_hash, session)
+        case DeleteSession(token_hash):
+            journal.drop(data.sessions, token_hash)
+        case DeleteSessionsOf(allocation_id):
+            _drop_sessions(data, journal, {allocation_id})
+
+
+def _parent(parents: MutableMapping[K, V], key: K, what: str) -> None:
+    if key not in parents:
+        raise StoreConflict(f"there is no {what} {key}")
+
+
+def _number(data: Data, journal: Journal, of: str) -> int:
+    number = data.numbers[of] + 1
+    journal.put(data.numbers, of, number)
+    return number
+
+
+def _archive(data: Data, journal: Journal, write: ArchiveReports) -> None:
+    reports = data.reports.get(write.trial_id, {})
+    for report in list(reports.values()):
+        first = write.steps_completed + (report.group != write.group)
+        if not report.archived and report.run_id < write.run_id and report.steps_completed >= first:
+            journal.put(reports, report.id, replace(report, archived=True))
+            journal.drop(data.live, (report.trial_id, report.group, report.steps_completed))
+
+
+def _append_line(data: Data, journal: Journal, line: records.LogLine) -> None:
+    if line.offset is not None:
+        if (line.container_id, line.offset) in data.shipped:
+            return
+        journal.put(data.shipped, (line.container_id, line.offset), None)
+    line = replace(line, id=_number(data, journal, "log"), log=printable(line.log))
+    journal.put(data.logs.setdefault(line.task_id, {}), line.id, line)
+
+
+def _drop_sessions(data: Data, journal: Journal, allocation_ids: set[str]) -> None:
+    for session in list(data.sessions.values()):
+        if session.allocation_id in allocation_ids:
+            journal.drop(data.sessions, session.token_hash)
+
+
+def _delete_experiment(data: Data, journal: Journal, experiment_id: int) -> None:
+    if experiment_id not in data.experiments:
+        return
+    for trial_id in data.trials_of.get(experiment_id, {}):
+        for report in data.reports.get(trial_id, {}).values():
+            journal.drop(data.live, (trial_id, report.group, report.steps_completed))
+        journal.drop(data.reports, trial_id)
+        for checkpoint in data.checkpoints_of.get(trial_id, {}):
+            journal.drop(data.checkpoints, checkpoint)
+        journal.drop(data.checkpoints_of, trial_id)
+        journal.drop(data.trials, trial_id)
+        journal.put(data.retired, "trial", max(trial_id, data.retired.get("trial", 0)))
+    journal.drop(data.trials_of, experiment_id)
+    for task in [task for task in data.tasks.values() if task.experiment_id == experiment_id]:
+        for line in data.logs.get(task.id, {}).values():
+            if line.offset is not None:
+                journal.drop(data.shipped, (line.container_id, line.offset))
+        journal.drop(data.logs, task.id)
+        allocation_ids = set(data.allocations_of.get(task.id, {}))
+        _drop_sessions(data, journal, allocation_ids)
+        for allocation_id in allocation_ids:
+            journal.drop(data.allocations, allocation_id)
+            journal.drop(data.open, allocation_id)
+        journal.drop(data.allocations_of, task.id)
+        journal.drop(data.tasks, task.id)
+    journal.drop(data.events, experiment_id)
+    journal.drop(data.experiments, experiment_id)
+    journal.put(data.retired, "experiment", max(experiment_id, data.retired.get("experiment", 0)))
