@@ -206,7 +206,7 @@ class PoolLife:
         )
         self.real, self.naive = PriorityScheduler(pool), NaiveScheduler(pool)
         self.over_cap: set[str] = set()
-        self.fresh = False  # nothing has happened since the last pass
+        self.news = True  # something has happened since the last pass
         self.serial = 0
         self.seen: Counter[str] = Counter()
         for _ in range(self.rng.randint(1, 3)):
@@ -228,7 +228,6 @@ class PoolLife:
         for _ in range(events):
             (event,) = self.rng.choices(list(weights), list(weights.values()))
             event()
-            self.fresh = False
             if self.rng.random() < 0.7:
                 self.schedule()
             self.check()
@@ -241,6 +240,7 @@ class PoolLife:
         size = self.rng.choice((1, 2, 4, 4))
         agent = next(f"a{i}" for i in range(99) if f"a{i}" not in self.naive.agents)
         self.real.add_agent(agent, range(size))
+        self.news = True
         self.naive.agents[agent] = dict.fromkeys(range(size), True)
 
     def leave(self) -> None:
@@ -248,6 +248,7 @@ class PoolLife:
         if self.naive.agents:
             agent = self.rng.choice(sorted(self.naive.agents))
             self.real.remove_agent(agent)
+            self.news = True
             del self.naive.agents[agent]
             self.naive.closed.discard(agent)
             for name in [name for name, (_, held) in self.naive.running.items() if agent in held]:
@@ -270,6 +271,7 @@ class PoolLife:
                 max_slots=self.naive.caps.get(job),
             )
             self.real.submit(request)
+            self.news = True
             self.naive.waiting[name] = request
 
     def finish(self) -> None:
@@ -287,6 +289,7 @@ class PoolLife:
     def set_priority(self) -> None:
         job, priority = self.rng.choice("xyz"), self.rng.choice((1, 42, 99))
         self.real.set_priority(job, priority)
+        self.news = True
         for name, request in self.naive.waiting.items():
             if request.job_id == job:
                 self.naive.waiting[name] = replace(request, priority=priority)
@@ -298,8 +301,10 @@ class PoolLife:
         job, cap = self.rng.choice("xyz"), self.rng.choice((None, 0, 1, 3, 6))
         self.real.set_max_slots(job, cap)
         if any(request.job_id == job for request in self._all()):
-            if cap is not None and self.naive.caps.get(job) != cap:
-                self.over_cap.add(job)
+            if self.naive.caps.get(job) != cap:
+                self.news = True
+                if cap is not None:
+                    self.over_cap.add(job)
             self.naive.caps[job] = cap
 
     def switch_slot(self) -> None:
@@ -307,6 +312,7 @@ class PoolLife:
             agent = self.rng.choice(sorted(self.naive.agents))
             slot, enabled = self.rng.choice(sorted(self.naive.agents[agent])), self.rng.random() < 0.7
             self.real.set_slot_enabled(agent, slot, enabled)
+            self.news = True
             self.naive.agents[agent][slot] = enabled
 
     def switch_agent(self) -> None:
@@ -314,11 +320,13 @@ class PoolLife:
             agent = self.rng.choice(sorted(self.naive.agents))
             enabled, draining = self.rng.random() < 0.8, self.rng.random() < 0.2
             self.real.set_agent_enabled(agent, enabled)
+            self.news = True
             self.real.set_agent_draining(agent, draining)
             (self.naive.closed.discard if enabled and not draining else self.naive.closed.add)(agent)
 
     def _release(self, name: str) -> None:
         self.real.release(name)
+        self.news = True
         request = self.naive.waiting.pop(name, None) or self.naive.running.pop(name)[0]
         self.naive.leaving.discard(name)
         if not any(other.job_id == request.job_id for other in self._all()):
@@ -331,8 +339,9 @@ class PoolLife:
     # Checks
 
     def schedule(self) -> None:
-        expected = self.naive.schedule(self.over_cap)
+        expected = self.naive.schedule(self.over_cap) if self.news else []
         self.over_cap.clear()
+        self.news = False
         decided = self.real.schedule()
         assert sorted(map(repr, decided)) == sorted(map(repr, expected))
         assert self.real.schedule() == [], "a pass without news decided something"
@@ -403,9 +412,9 @@ def test_a_pool_lives_by_its_rules(first: int) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("first", range(1000, 4000, 100))
+@pytest.mark.parametrize("first", range(1000, 2000, 100))
 def test_many_pools_live_by_their_rules(first: int) -> None:
-    _live(range(first, first + 100), events=200)
+    _live(range(first, first + 100), events=150)
 
 
 def _live(seeds: range, events: int) -> None:
