@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from detlab_master.core.expconf.base import Model, NonEmpty
 
@@ -10,7 +10,15 @@ DEFAULT_IMAGE = "determinedai/pytorch-ngc-dev:0736b6d"
 DEFAULT_ROCM_IMAGE = "determinedai/environments:rocm-5.6-pytorch-1.3-tf-2.10-rocm-mpich-0736b6d"
 
 Port = Annotated[int, Field(ge=1, le=65535)]
-Variable = Annotated[str, Field(pattern=r"^[^=]+(=[\s\S]*)?$")]
+
+
+def _named(variable: str) -> str:
+    if not variable.partition("=")[0]:
+        raise ValueError("must be NAME=VALUE, or NAME for the agent's own value")
+    return variable
+
+
+Variable = Annotated[str, AfterValidator(_named)]
 
 
 class Images(Model):

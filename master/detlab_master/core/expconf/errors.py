@@ -1,5 +1,6 @@
 """Configuration errors, in words for the person who wrote the configuration."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -69,7 +70,18 @@ def from_pydantic(
         if kind in ("union_tag_not_found", "union_tag_invalid"):
             loc = [*loc, detail["ctx"]["discriminator"].strip("'")]
         found.append(ConfigError(path_of(loc, root), message))
-    return found
+    return _once(found)
+
+
+def _once(errors: list[ConfigError]) -> list[ConfigError]:
+    """A list of variables stands for three (`shorthand.py`); what is wrong with it is said once."""
+    kinds = re.compile(r"(\.environment_variables)\.(?:cpu|cuda|rocm)(\[.*)")
+    short = [ConfigError(kinds.sub(r"\1\2", error.path), error.message) for error in errors]
+    return list(
+        dict.fromkeys(
+            brief if short.count(brief) == 3 else error for error, brief in zip(errors, short, strict=True)
+        )
+    )
 
 
 def _message(kind: str, detail: dict[str, Any], loc: list[str | int], owner: type[BaseModel] | None) -> str:

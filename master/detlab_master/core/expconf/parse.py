@@ -28,15 +28,16 @@ def parse_yaml(text: str, root: str = "<config>") -> dict[str, Any]:
         raise ConfigErrors(
             [ConfigError(root, f"has {len(text)} characters; a configuration may have {MAX_CHARACTERS}.")]
         )
-    loader = _Loader(text)
     try:
-        value = loader.get_single_data()
+        loader = _Loader(text)
+        try:
+            value = loader.get_single_data()
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as error:
         raise ConfigErrors([ConfigError(root, _marked(error))]) from None
     except yaml.YAMLError as error:  # characters that YAML does not allow
         raise ConfigErrors([ConfigError(root, f"is not valid YAML: {error}")]) from None
-    finally:
-        loader.dispose()
     if not isinstance(value, dict):
         what = "is empty" if value is None else f"is a {_kind(value)}"
         raise ConfigErrors([ConfigError(root, f"{what}, but must be an object (keys and values).")])

@@ -145,7 +145,10 @@ def _between_keys(config: ExperimentConfig, defaults: Mapping[str, Any]) -> list
         errors.append(
             ConfigError(f"<config>.{missing}", f"is required where {given} is given; name both or neither.")
         )
-    if (config.searcher.time_metric is None) != (config.searcher.max_time is None):
+    halving = isinstance(
+        config.searcher, AsyncHalvingConfig | AdaptiveAshaConfig
+    )  # checked with its max_length
+    if not halving and (config.searcher.time_metric is None) != (config.searcher.max_time is None):
         missing = "time_metric" if config.searcher.time_metric is None else "max_time"
         errors.append(
             ConfigError(f"<config>.searcher.{missing}", "is required: time_metric and max_time go together.")
