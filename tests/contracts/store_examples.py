@@ -101,6 +101,8 @@ def task(id: str = "1.task-1", **changes: Any) -> records.Task:
         "end_time": 1002.0,
         "experiment_id": 1,
         "trial_id": 1,
+        "config": {"command": ["python3"]},
+        "address": "127.0.0.1:2900",
     }
     return records.Task(id=id, **{**values, **changes})
 

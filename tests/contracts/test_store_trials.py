@@ -120,6 +120,13 @@ def test_a_point_has_one_report_that_counts(store: Store) -> None:
     assert len(store.metrics.reports([1], include_archived=True)) == 4
 
 
+def test_profiling_reports_have_no_steps_and_there_may_be_many(store: Store) -> None:
+    first, second = report(0, "gpu"), report(0, "gpu", reported_at=11.5)
+    commit(store, *family(), InsertReport(first), InsertReport(second))
+    assert [r.reported_at for r in store.metrics.reports([1], "gpu")] == [10.5, 11.5]
+    commit(store, ArchiveReports(1, 2, "gpu", 0))
+
+
 def test_replacing_a_report_keeps_its_id(store: Store) -> None:
     commit(store, *family(), InsertReport(report(5, archived=True)), InsertReport(report(5)))
     before = store.metrics.report(1, "training", 5)

@@ -125,6 +125,8 @@ class Task:
     end_time: float | None = None
     experiment_id: int | None = None
     trial_id: int | None = None
+    config: Json = field(default_factory=dict)  # of tasks that are no trials: what they run, see core.server
+    address: str = ""  # "host:port" at which the task serves, once it has said so
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from collections.abc import MutableMapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
+from detlab_master.core.metrics import PROFILING_GROUPS
 from detlab_master.store import records
 from detlab_master.store.applying import nothing_to_replace
 from detlab_master.store.base import StoreConflict
@@ -64,7 +65,7 @@ def apply(data: Data, journal: Journal, write: Write) -> None:
             _parent(data.trials, report.trial_id, "trial")
             place = (report.trial_id, report.group, report.steps_completed)
             report = replace(report, id=_number(data, journal, "report"))
-            if not report.archived:
+            if not report.archived and report.group not in PROFILING_GROUPS:
                 if place in data.live:
                     raise StoreConflict(
                         f"trial {place[0]} has a report of {place[1]!r} at {place[2]} already"
@@ -150,7 +151,9 @@ def _archive(data: Data, journal: Journal, write: ArchiveReports) -> None:
         first = write.steps_completed + (report.group != write.group)
         if not report.archived and report.run_id < write.run_id and report.steps_completed >= first:
             journal.put(reports, report.id, replace(report, archived=True))
-            journal.drop(data.live, (report.trial_id, report.group, report.steps_completed))
+            place = (report.trial_id, report.group, report.steps_completed)
+            if place in data.live:  # profiling reports are not
+                journal.drop(data.live, place)
 
 
 def _append_line(data: Data, journal: Journal, line: records.LogLine) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 
+from detlab_master.core.metrics import PROFILING_GROUPS
 from detlab_master.core.states import (
     AllocationState,
     CheckpointState,
@@ -155,6 +156,8 @@ tasks = sa.Table(
     sa.Column("end_time", sa.Double),
     sa.Column("experiment_id", INT, sa.ForeignKey(experiments.c.id), index=True),
     sa.Column("trial_id", INT),
+    sa.Column("config", JSON, nullable=False),
+    sa.Column("address", TEXT, nullable=False),
 )
 
 trials = sa.Table(
@@ -213,6 +216,9 @@ allocations = sa.Table(
     sa.Index(None, "ended_at", "queue_order"),
 )
 
+# Profiling reports have no steps, and there may be any number of them.
+_WITH_STEPS: Final = f'"group" NOT IN ({", ".join(repr(group) for group in sorted(PROFILING_GROUPS))})'
+
 metric_reports = sa.Table(
     "metric_reports",
     metadata,
@@ -232,8 +238,8 @@ metric_reports = sa.Table(
         "group",
         "steps_completed",
         unique=True,
-        sqlite_where=sa.text("archived = 0"),
-        postgresql_where=sa.text("archived = false"),
+        sqlite_where=sa.text(f"archived = 0 AND {_WITH_STEPS}"),
+        postgresql_where=sa.text(f"archived = false AND {_WITH_STEPS}"),
     ),
 )
 

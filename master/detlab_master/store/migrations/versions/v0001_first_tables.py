@@ -14,6 +14,8 @@ down_revision = None
 INT = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 TEXT = sa.Text().with_variant(postgresql.TEXT(collation="C"), "postgresql")
 JSON = sa.JSON().with_variant(postgresql.JSONB(), "postgresql")
+# Profiling reports have no steps, and there may be any number of them.
+_WITH_STEPS = "\"group\" NOT IN ('cpu', 'disk', 'gpu', 'memory', 'network')"
 
 
 def required(name: str, type_: sa.types.TypeEngine[Any]) -> sa.Column[Any]:
@@ -148,6 +150,8 @@ def _create_trials() -> None:
         sa.Column("end_time", sa.Double()),
         sa.Column("experiment_id", INT),
         sa.Column("trial_id", INT),
+        required("config", JSON),
+        required("address", TEXT),
         sa.PrimaryKeyConstraint("id", name="pk_tasks"),
         sa.ForeignKeyConstraint(
             ["experiment_id"], ["experiments.id"], name="fk_tasks_experiment_id_experiments"
@@ -241,8 +245,8 @@ def _create_reports() -> None:
         "metric_reports",
         ["trial_id", "group", "steps_completed"],
         unique=True,
-        sqlite_where=sa.text("archived = 0"),
-        postgresql_where=sa.text("archived = false"),
+        sqlite_where=sa.text(f"archived = 0 AND {_WITH_STEPS}"),
+        postgresql_where=sa.text(f"archived = false AND {_WITH_STEPS}"),
     )
     op.create_table(
         "checkpoints",
