@@ -12,11 +12,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from tornado.httpserver import HTTPServer
 from tornado.netutil import bind_sockets
-from tornado.web import Application
 
-from detlab_master.api import routes
+from detlab_master import api
+from detlab_master.api.cluster import DefaultPools
 from detlab_master.config import MasterConfig, PoolYaml
 from detlab_master.core.states import TaskType
 from detlab_master.core.task_spec import ClusterFacts
@@ -36,7 +35,6 @@ from detlab_master.store.sql import open_store
 
 logger = logging.getLogger(__name__)
 API_VERSION = "0.38.1"  # of the API that is spoken; clients compare it with their own
-MAX_BODY_BYTES = 136 * 1024**2  # a 95 MiB context in base64; routes allow less where less is enough
 
 
 class PortTaken(Exception):
@@ -51,11 +49,9 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
     sockets = _bind(config)
     store = await asyncio.to_thread(open_store, config.db_url)
     services = await _wire(config, store, folder)
-    server = HTTPServer(
-        Application(routes(services), compress_response=False, websocket_ping_interval=10),
-        max_body_size=MAX_BODY_BYTES,
-        max_buffer_size=MAX_BODY_BYTES + 1024**2,
-    )
+    manager = config.resource_manager
+    pools = DefaultPools(manager.default_compute_resource_pool, manager.default_aux_resource_pool)
+    server = api.server(api.application(services, pools))
     try:
         await services.experiments.restore()
         server.add_sockets(sockets)
