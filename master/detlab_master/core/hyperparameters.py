@@ -1,8 +1,8 @@
 """Hyperparameter spaces: parsing, random sampling and grids.
 
-A space is a tree. Its leaves are `Const`, `Int`, `Double`, `Log` and `Categorical`; an object without a `type`
-key is an inner node (`Nested`). A value of a categorical may itself hold hyperparameters (a conditional branch):
-they are drawn only when that value is.
+A space is a tree. Its leaves are `Const`, `Int`, `Double`, `Log` and `Categorical`; an object without a
+`type` key is an inner node (`Nested`). A value of a categorical may itself hold hyperparameters (a
+conditional branch): they are drawn only when that value is.
 
 Sampling walks names in alphabetical order, so the same generator state always gives the same values.
 Grid points are computed from their index; the product is never built.

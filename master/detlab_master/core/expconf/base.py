@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 class Model(BaseModel):
     """An object of the configuration: unknown keys are errors, and nothing is converted from another type.
 
-    Shorthand (a string for a map, a number for a length) has been written out before a model sees it: `shorthand.py`.
+    Shorthand (a string for a map, a number for a length) has been written out before a model sees it:
+    `shorthand.py`.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)

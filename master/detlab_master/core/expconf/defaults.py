@@ -25,7 +25,8 @@ def cluster_config(defaults: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         defaults: any of
             checkpoint_storage: the master's, and workspace_checkpoint_storage, which goes before it;
-            task_container_defaults: as in master.yaml, and pool_task_container_defaults, which go before them;
+            task_container_defaults: as in master.yaml, and pool_task_container_defaults, which go before
+                them;
             default_priority: the scheduler's;
             default_compute_resource_pool, default_aux_resource_pool: names;
             resource_pools: names of all that exist (not part of the result).

@@ -150,7 +150,7 @@ def _did_you_mean(near: list[str]) -> str:
 def _locate(
     loc: tuple[str | int, ...], model: type[BaseModel]
 ) -> tuple[list[str | int], type[BaseModel] | None]:
-    """The path as the user knows it, without the tags of unions, and the model that its last key belongs to."""
+    """The path as the user knows it, without the tags of unions, and the model that owns its last key."""
     path: list[str | int] = []
     here: list[type[BaseModel]] = [model]
     owner: type[BaseModel] | None = model

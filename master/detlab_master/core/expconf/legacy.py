@@ -1,7 +1,7 @@
-"""Keys of older releases: what still has a meaning is translated, with a warning; what has none is refused or dropped.
+"""Keys of older releases: translated, with a warning, where they still mean something; else refused or dropped.
 
-`translate` works on one configuration before it is merged, `fill_times` on the merged one. Both take configurations
-that are written out (`shorthand.py`). The facts are those of Determined's release notes.
+`translate` works on one configuration before it is merged, `fill_times` on the merged one. Both take
+configurations that are written out (`shorthand.py`). The facts are those of Determined's release notes.
 """
 
 from collections.abc import Callable, Mapping
@@ -192,7 +192,8 @@ def fill_times(config: Mapping[str, Any], root: str = "<config>") -> Translation
     elif metric is not None and unit is not None and metric != unit:
         t.refuse(
             ("searcher", "max_time"),
-            f"is required for {searcher['name']}: max_length is in {unit}, but time_metric is {show(metric)}.",
+            f"is required for {searcher['name']}: max_length is in {unit}, "
+            f"but time_metric is {show(metric)}.",
         )
     else:
         searcher.setdefault("time_metric", unit)

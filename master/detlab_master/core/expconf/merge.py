@@ -1,6 +1,7 @@
 """How two configurations become one: what the higher one sets wins, and some lists are joined.
 
-Both sides are written out already (`shorthand.py`), so an absent key is one that is not set. Neither is changed.
+Both sides are written out already (`shorthand.py`), so an absent key is one that is not set. Neither is
+changed.
 """
 
 from collections.abc import Callable, Mapping

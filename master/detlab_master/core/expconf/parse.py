@@ -1,6 +1,7 @@
 """YAML text to plain JSON values, with messages that name the line.
 
-Read as Determined's master reads it: `1e-3` is a number, `10:30` and `2024-01-01` are strings, keys are strings.
+Read as Determined's master reads it: `1e-3` is a number, `10:30` and `2024-01-01` are strings, keys are
+strings.
 """
 
 import math
@@ -18,7 +19,7 @@ MAX_DEPTH = 64
 
 
 def parse_experiment_config(text: str) -> dict[str, Any]:
-    """The submitted configuration as JSON values. Raises ConfigErrors where the text is not one YAML object."""
+    """The submitted configuration as JSON values. Raises ConfigErrors where it is not one YAML object."""
     return parse_yaml(text)
 
 

@@ -16,7 +16,10 @@ from detlab_master.core.expconf.storage import AnyStorage
 
 
 class LogPolicy(Model):
-    """What a line of a trial's log means. Without a pattern it only switches off the inherited policy of its name."""
+    """What a line of a trial's log means.
+
+    Without a pattern it only switches off the inherited policy of its name.
+    """
 
     name: NonEmpty | None = None
     pattern: NonEmpty | None = None
@@ -63,7 +66,8 @@ class Profiling(Model):
     def _in_order(self) -> "Profiling":
         if self.end_after_batch is not None and self.end_after_batch < self.begin_on_batch:
             raise ValueError(
-                f"end_after_batch, {self.end_after_batch}, must not be less than begin_on_batch, {self.begin_on_batch}"
+                f"end_after_batch, {self.end_after_batch}, must not be less than begin_on_batch, "
+                f"{self.begin_on_batch}"
             )
         return self
 
@@ -93,7 +97,8 @@ class Integrations(Model):
     webhooks: Webhooks | None = None
 
 
-# A command line for the shell, or an argument vector. (Names in angle brackets are left out of paths in messages.)
+# A command line for the shell, or an argument vector. (Names in angle brackets are left out of paths in
+# messages.)
 Entrypoint: TypeAlias = Annotated[
     Annotated[NonEmpty, Tag("<line>")] | Annotated[list[str], Field(min_length=1), Tag("<argv>")],
     Discriminator(lambda value: "<argv>" if isinstance(value, list) else "<line>"),

@@ -38,7 +38,8 @@ class Length(Model):
         return {self.unit: self.units}
 
 
-# An amount of training in a unit, or a plain number. (Names in angle brackets are left out of paths in messages.)
+# An amount of training in a unit, or a plain number. (Names in angle brackets are left out of paths in
+# messages.)
 LengthOrUnits: TypeAlias = Annotated[
     Annotated[Length, Tag("<length>")] | Annotated[Positive, Tag("<units>")],
     Discriminator(lambda value: "<length>" if isinstance(value, (dict, Length)) else "<units>"),
@@ -101,7 +102,8 @@ class _Halving(_Searcher):
             self.divisor ** (self._rungs() - 1)
         except OverflowError:
             raise ValueError(
-                f"divisor {self.divisor:g} to the power of {self._rungs() - 1} (the rungs above the lowest) is too large"
+                f"divisor {self.divisor:g} to the power of {self._rungs() - 1} "
+                "(the rungs above the lowest) is too large"
             ) from None
         return self
 

@@ -1,7 +1,8 @@
 """From a submitted configuration to the one that runs: check, merge, fill in, check again.
 
-Order: what was submitted (and the template) is checked by itself, for types and unknown keys; then all layers are
-merged; then what is required must be there, and rules between keys hold. Problems are collected, not found one by one.
+Order: what was submitted (and the template) is checked by itself, for types and unknown keys; then all layers
+are merged; then what is required must be there, and rules between keys hold. Problems are collected, not
+found one by one.
 """
 
 from collections.abc import Mapping, Sequence
@@ -99,7 +100,7 @@ def resolve(
 
 
 def restore(stored: Mapping[str, Any]) -> ExperimentConfig:
-    """The configuration that `Resolved.as_dict` was kept of. It is complete: nothing is filled in, no rule applied."""
+    """The configuration that `Resolved.as_dict` was kept of: complete, so nothing is filled in or judged."""
     return ExperimentConfig.model_validate(dict(stored))
 
 
@@ -158,7 +159,8 @@ def _between_keys(config: ExperimentConfig, defaults: Mapping[str, Any]) -> list
         errors.append(
             ConfigError(
                 "<config>.resources.max_slots",
-                f"is {resources.max_slots}, but one trial needs {resources.slots_per_trial} slots (slots_per_trial).",
+                f"is {resources.max_slots}, but one trial needs {resources.slots_per_trial} slots "
+                "(slots_per_trial).",
             )
         )
     pools: Sequence[str] | None = defaults.get("resource_pools")
@@ -168,7 +170,8 @@ def _between_keys(config: ExperimentConfig, defaults: Mapping[str, Any]) -> list
         errors.append(
             ConfigError(
                 "<config>.resources.resource_pool",
-                f"there is no resource pool {show(resources.resource_pool)}; there are {', '.join(pools)}.{hint}",
+                f"there is no resource pool {show(resources.resource_pool)}; "
+                f"there are {', '.join(pools)}.{hint}",
             )
         )
     names = [policy.name for policy in config.log_policies if policy.name is not None]

@@ -1,12 +1,12 @@
 """Whom to preempt so that a waiting request fits.
 
-Only preemptible allocations of strictly lower priority may be preempted. Slots that are about to come free anyway,
-because their holder has been told to stop, are counted first and cost nothing. Otherwise the plan is chosen that
-spares the higher priorities, then costs the fewest slots of running work; on an agent the lowest priority goes first,
-and the latest submitted of it, and nobody goes whose slots turn out not to be needed.
+Only preemptible allocations of strictly lower priority may be preempted. Slots that are about to come free
+anyway, because their holder has been told to stop, are counted first and cost nothing. Otherwise the plan is
+chosen that spares the higher priorities, then costs the fewest slots of running work; on an agent the lowest
+priority goes first, and the latest submitted of it, and nobody goes whose slots turn out not to be needed.
 
-An object of this module lives for one scheduling pass. It keeps account of what earlier, higher requests of the pass
-have laid claim to.
+An object of this module lives for one scheduling pass. It keeps account of what earlier, higher requests of
+the pass have laid claim to.
 """
 
 from collections.abc import Iterable, Mapping

@@ -10,7 +10,10 @@ def explain(scheduler: PriorityScheduler, allocation_id: str) -> str:
     ahead = scheduler.position(allocation_id)
     if ahead < 0:
         if allocation_id in scheduler.preempting():
-            return "It runs, and has been asked to stop for a request of higher priority or for its job's max_slots."
+            return (
+                "It runs, and has been asked to stop for a request of higher priority "
+                "or for its job's max_slots."
+            )
         return "It runs."
     inventory = (scheduler.slots if request.slots else scheduler.aux).inventory
     agents = list(inventory.agents())
@@ -18,7 +21,8 @@ def explain(scheduler: PriorityScheduler, allocation_id: str) -> str:
         return "The pool has no agents. It starts when one connects."
     usable = [agent_id for agent_id in agents if inventory.capacity(agent_id)]
     if not usable:
-        return f"Nothing can start in the pool: its {_count(len(agents), 'agent')} are disabled, draining or without slots."
+        count = _count(len(agents), "agent")
+        return f"Nothing can start in the pool: its {count} are disabled, draining or without slots."
     if (cap := _capped(scheduler, request)) is not None:
         return cap
     if not request.slots:
@@ -39,7 +43,8 @@ def explain(scheduler: PriorityScheduler, allocation_id: str) -> str:
         where = f"needs {request.slots} slots, which takes {ways}"
     if most >= request.slots:
         where = f"needs {_count(request.slots, 'slot')}, which are free"
-    text = f"It {where}; of {_count(total, 'slot')} in the pool {free} {'is' if free == 1 else 'are'} free. {_ahead(ahead)}"
+    free_now = f"of {_count(total, 'slot')} in the pool {free} {'is' if free == 1 else 'are'} free"
+    text = f"It {where}; {free_now}. {_ahead(ahead)}"
     stopping = len(scheduler.preempting())
     if stopping:
         text += f" {_count(stopping, 'allocation')} {'is' if stopping == 1 else 'are'} stopping to make room."
@@ -53,8 +58,14 @@ def _capped(scheduler: PriorityScheduler, request: Request) -> str | None:
     if cap is None or used + request.slots <= cap:
         return None
     if request.slots > cap:
-        return f"It needs {_count(request.slots, 'slot')}, but max_slots of its job is {cap}: it cannot start until that is raised."
-    return f"Its job holds {used} of the {_count(cap, 'slot')} that max_slots allows it, and this needs {request.slots} more."
+        return (
+            f"It needs {_count(request.slots, 'slot')}, but max_slots of its job is {cap}: "
+            "it cannot start until that is raised."
+        )
+    return (
+        f"Its job holds {used} of the {_count(cap, 'slot')} that max_slots allows it, "
+        f"and this needs {request.slots} more."
+    )
 
 
 def _no_place(scheduler: PriorityScheduler, agents: int, ahead: int) -> str:
@@ -68,12 +79,13 @@ def _no_place(scheduler: PriorityScheduler, agents: int, ahead: int) -> str:
 def _too_large(request: Request, largest: int, total: int, agents: int) -> str:
     if request.single_node:
         return (
-            f"It needs {_count(request.slots, 'slot')} on one agent, but the largest of {_count(agents, 'agent')} "
-            f"has {largest}: it cannot start here."
+            f"It needs {_count(request.slots, 'slot')} on one agent, "
+            f"but the largest of {_count(agents, 'agent')} has {largest}: it cannot start here."
         )
     return (
         f"It needs {request.slots} slots, which must be one agent's or those of whole agents of one size; "
-        f"the pool has {_count(total, 'slot')} on {_count(agents, 'agent')}, the largest of {largest}: it cannot start here."
+        f"the pool has {_count(total, 'slot')} on {_count(agents, 'agent')}, the largest of {largest}: "
+        "it cannot start here."
     )
 
 

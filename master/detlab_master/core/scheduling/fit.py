@@ -1,14 +1,17 @@
 """The agents of a pool, their free slots, and where a request fits.
 
 Rules
-- A request goes to one agent where any agent is large enough for it (busy or not): it is not torn apart only because
-  that agent is busy. `best` fitting takes the agent that has the fewest free slots left over, `worst` the one with the
-  most; among equals the first by name.
-- A larger request takes whole agents, idle and all of one size, that add up to it exactly; the largest size that does.
-- Slots that are disabled, and all slots of an agent that is disabled or draining, are not given out. Who holds one
-  keeps it. Who holds slots of an agent that is away keeps them too, and finds them held when the agent is back.
+- A request goes to one agent where any agent is large enough for it (busy or not): it is not torn apart only
+  because that agent is busy. `best` fitting takes the agent that has the fewest free slots left over, `worst`
+  the one with the most; among equals the first by name.
+- A larger request takes whole agents, idle and all of one size, that add up to it exactly; the largest size
+  that does.
+- Slots that are disabled, and all slots of an agent that is disabled or draining, are not given out. Who
+  holds one keeps it. Who holds slots of an agent that is away keeps them too, and finds them held when the
+  agent is back.
 
-Holds set free slots aside within one scheduling pass, so that what a high request waits for is not given to a lower one.
+Holds set free slots aside within one scheduling pass, so that what a high request waits for is not given to a
+lower one.
 
 Nothing here is found by walking over all agents: they are filed by how many slots they have free.
 """
@@ -196,10 +199,7 @@ class Inventory:
         return tuple(found)
 
     def gang_sizes(self, slots: int) -> Iterator[tuple[int, int]]:
-        """(agent size, number of agents) that a request for more than one agent could take, the largest size first.
-
-        Busy agents count.
-        """
+        """(agent size, number of agents) that a large request could take, busy or not, largest size first."""
         for size in sorted(self._by_capacity.numbers(), reverse=True):
             if slots % size == 0 and len(self._by_capacity[size]) >= slots // size:
                 yield size, slots // size

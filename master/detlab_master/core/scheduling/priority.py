@@ -1,20 +1,23 @@
 """The priority scheduler of one resource pool.
 
 Rules
-- Waiting requests are considered by priority (1 first), then in the order of their submission. What fits starts.
-- A request that does not fit now holds nobody up: later ones may start before it. There is no rule against starvation;
-  a large request that smaller ones keep out needs a higher priority in a pool with preemption.
-- No request takes its job over the job's max_slots. Where that is lowered below what the job holds, the latest
-  preemptible allocations of the job are preempted.
-- With `preemption`, where a request does not fit, preemptible allocations of strictly lower priority are preempted
-  if that makes room, and the room is kept for it (`eviction.py`). If even that makes no room (its slots are held by
-  its equals, its betters, or the non-preemptible), only preemptible requests of lower priority may start behind it:
-  they can be pushed out again when it gets its chance. Requests that the pool could never hold are passed over.
+- Waiting requests are considered by priority (1 first), then in the order of their submission. What fits
+  starts.
+- A request that does not fit now holds nobody up: later ones may start before it. There is no rule against
+  starvation; a large request that smaller ones keep out needs a higher priority in a pool with preemption.
+- No request takes its job over the job's max_slots. Where that is lowered below what the job holds, the
+  latest preemptible allocations of the job are preempted.
+- With `preemption`, where a request does not fit, preemptible allocations of strictly lower priority are
+  preempted if that makes room, and the room is kept for it (`eviction.py`). If even that makes no room (its
+  slots are held by its equals, its betters, or the non-preemptible), only preemptible requests of lower
+  priority may start behind it: they can be pushed out again when it gets its chance. Requests that the pool
+  could never hold are passed over.
 - Tasks without slots have a pool of their own: a number of places on each agent. The same rules hold there.
 - `fit.py` says which agents and slots a request gets.
 
-The state is changed in place as things happen, and `schedule` looks at the heads of lines of alike requests only
-(`queue.py`), so its cost grows with what can start and with how many kinds of requests wait, not with how many.
+The state is changed in place as things happen, and `schedule` looks at the heads of lines of alike requests
+only (`queue.py`), so its cost grows with what can start and with how many kinds of requests wait, not with
+how many.
 """
 
 from collections.abc import Iterable, Mapping
@@ -63,7 +66,7 @@ class PriorityScheduler:
         self._changed = True
 
     def remove_agent(self, agent_id: str) -> None:
-        """An agent is gone. Allocations on it run on, as far as the scheduler knows, until they are released."""
+        """An agent is gone. Its allocations count as running until they are released."""
         self._check_agent(agent_id)
         self.slots.inventory.remove(agent_id)
         self.aux.inventory.remove(agent_id)
@@ -80,7 +83,7 @@ class PriorityScheduler:
         self._changed = True
 
     def set_agent_enabled(self, agent_id: str, enabled: bool) -> None:
-        """A disabled agent gets nothing new; what is to become of its allocations is for the caller to say."""
+        """A disabled agent gets nothing new; what becomes of its allocations is for the caller to say."""
         self._check_agent(agent_id)
         self._enabled[agent_id] = enabled
         self._set_open(agent_id)
@@ -111,7 +114,7 @@ class PriorityScheduler:
         self._changed = True
 
     def restore(self, request: Request, assignment: Assignment) -> None:
-        """An allocation that runs already, of before this scheduler was made. Its agents may still be away."""
+        """An allocation that ran before this scheduler was made. Its agents may still be away."""
         self._check_new(request)
         if sum(map(len, assignment.values())) != request.slots or not assignment:
             raise ValueError(
@@ -157,7 +160,7 @@ class PriorityScheduler:
         self._changed = True
 
     def set_max_slots(self, job_id: str, max_slots: int | None) -> None:
-        """How many slots a job may hold at a time; None for no limit. Forgotten when the job has no requests."""
+        """How many slots a job may hold at a time (None: any), as long as it has any request here."""
         if job_id not in self._jobs or self._caps.get(job_id) == max_slots:
             return
         was_capped = job_id in self._caps
@@ -202,7 +205,7 @@ class PriorityScheduler:
     # Deciding
 
     def schedule(self) -> list[Decision]:
-        """What to start and whom to preempt, after all that has changed. A second call decides nothing more."""
+        """What to start and whom to preempt now. Without changes in between, a second call says nothing."""
         if not self._changed:
             return []
         self._changed = False
@@ -327,7 +330,7 @@ def _bare(assignment: Assignment) -> dict[str, tuple[SlotId, ...]]:
 
 
 class _Side:
-    """The requests with slots, or those without: these take one place each of those that an agent has for them."""
+    """The requests with slots; or those without, each of which takes one of an agent's places for them."""
 
     def __init__(self, pool: PoolConfig) -> None:
         self.inventory = Inventory(pool.fitting)

@@ -1,7 +1,8 @@
 """The requests that wait, filed so that a scheduling pass looks only at those at the head of a line.
 
-Requests that fit or fail alike stand in one line: same priority, same shape, same cap. When the first of a line does
-not fit, none of the line does. There are as many lines as different kinds of requests, however long the queue.
+Requests that fit or fail alike stand in one line: same priority, same shape, same cap. When the first of a
+line does not fit, none of the line does. There are as many lines as different kinds of requests, however long
+the queue.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,7 @@
 """Adaptive ASHA: a tournament of ASHA brackets that stop trials more or less eagerly.
 
-One bracket alone has to guess how early a metric can be trusted. Brackets with more rungs judge trials earlier; those
-with fewer let them train longer first. `mode` says how many of the careful ones there are.
+One bracket alone has to guess how early a metric can be trusted. Brackets with more rungs judge trials
+earlier; those with fewer let them train longer first. `mode` says how many of the careful ones there are.
 """
 
 import math
@@ -22,9 +22,9 @@ class Bracket:
 def bracket_rungs(max_time: int, max_trials: int, divisor: float, max_rungs: int, mode: Mode) -> list[int]:
     """Numbers of rungs of the brackets, most first.
 
-    No bracket has more rungs than its lowest rung's training length, or the number of trials, can be divided. The
-    quotients of logarithms are taken in double precision and not corrected, as Determined does: 1000 and divisor 10
-    give three rungs.
+    No bracket has more rungs than its lowest rung's training length, or the number of trials, can be divided.
+    The quotients of logarithms are taken in double precision and not corrected, as Determined does: 1000 and
+    divisor 10 give three rungs.
     """
     most = min(
         max_rungs,
@@ -46,8 +46,8 @@ def brackets(
 ) -> list[Bracket]:
     """Share trials and concurrency out among brackets with these numbers of rungs.
 
-    A bracket's share of the trials is in proportion to `divisor^(rungs-1) / rungs`, which gives each about the same
-    amount of training. A concurrency of 0 means no limit of the user's.
+    A bracket's share of the trials is in proportion to `divisor^(rungs-1) / rungs`, which gives each about
+    the same amount of training. A concurrency of 0 means no limit of the user's.
     """
     rungs = sorted(rungs, reverse=True)
     weights = [divisor ** (r - 1) / r for r in rungs]

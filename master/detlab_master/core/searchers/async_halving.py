@@ -1,8 +1,9 @@
-"""Asynchronous successive halving that stops trials early ("ASHA", Li et al., arXiv:1810.05934, in its stopping form).
+"""Asynchronous successive halving, ASHA (Li et al., arXiv:1810.05934), in the form that stops trials early.
 
-A trial climbs rungs. Rung i of r asks for `max_time / divisor^(r-1-i)` units of training. When a trial gets there, its
-metric is ranked among those of all trials that got there before it: in the best 1/divisor it goes on towards the next
-rung, otherwise it is stopped and a new trial takes its place. No trial ever waits for another.
+A trial climbs rungs. Rung i of r asks for `max_time / divisor^(r-1-i)` units of training. When a trial gets
+there, its metric is ranked among those of all trials that got there before it: in the best 1/divisor it goes
+on towards the next rung, otherwise it is stopped and a new trial takes its place. No trial ever waits for
+another.
 """
 
 import math
@@ -29,7 +30,7 @@ def rung_units(max_time: int, divisor: float, num_rungs: int) -> list[int]:
 
 
 def initial_trials(num_rungs: int, max_trials: int, divisor: float, max_concurrent_trials: int) -> int:
-    """How many trials start at once. Without a limit: as many as fill the lowest rung for one to reach the top."""
+    """How many trials start at once. Without a limit: as many as it takes for one to reach the top rung."""
     if max_concurrent_trials:
         return min(max_concurrent_trials, max_trials)
     return max(1, min(int(divisor ** (num_rungs - 1)), max_trials))
@@ -113,7 +114,8 @@ class AsyncHalving:
     def exited(self, trials: Trials, request_id: int, reason: ExitReason) -> None:
         self._closed += 1
         if reason == "invalid_hp":
-            # As if it had never been. It is replaced even where the search had stopped it: the budget is for valid trials.
+            # As if it had never been. It is replaced even where the search had stopped it: the budget is for
+            # valid trials.
             self._invalid += 1
             for rung, value in zip(self.rungs, self._values_of[request_id], strict=False):
                 del rung.values[bisect_left(rung.values, value)]

@@ -1,11 +1,12 @@
 """What every search method shares: its events and actions, and the bookkeeping of its trials.
 
-A searcher is told what happened (`Started`, `Validated`, `Exited`) and answers with what to do (`Create`, `Stop`,
-`Shutdown`). A trial's request id is the ordinal of its creation. A searcher draws randomness only from the generator
-that it was made with, so the same seed and the same events give the same actions: that is how one is restored.
+A searcher is told what happened (`Started`, `Validated`, `Exited`) and answers with what to do (`Create`,
+`Stop`, `Shutdown`). A trial's request id is the ordinal of its creation. A searcher draws randomness only
+from the generator that it was made with, so the same seed and the same events give the same actions: that is
+how one is restored.
 
-A method proper (one algorithm, one file beside this one) implements `Method`. `Search` runs one and keeps what all of
-them need: ids, hyperparameters, which trials are open, and the end of the search.
+A method proper (one algorithm, one file beside this one) implements `Method`. `Search` runs one and keeps
+what all of them need: ids, hyperparameters, which trials are open, and the end of the search.
 """
 
 import math
@@ -19,7 +20,7 @@ ExitReason: TypeAlias = Literal["completed", "errored", "canceled", "invalid_hp"
 
 
 class SearcherError(Exception):
-    """The search cannot go on; the message is for the person who runs it. The searcher's state is unchanged."""
+    """The search cannot go on; the message is for the person who runs it. Nothing was changed."""
 
 
 # Actions
@@ -112,7 +113,8 @@ def _json_number(value: Any) -> Any:
 def metric_value(metrics: Mapping[str, Any], name: str, role: str) -> float:
     """A number out of a validation report.
 
-    Raises SearcherError where it is missing or no number; `role` is the configuration key that names the metric.
+    Raises SearcherError where it is missing or no number; `role` is the configuration key that names the
+    metric.
     """
     if name not in metrics:
         reported = ", ".join(sorted(map(repr, metrics))) or "nothing"
@@ -134,8 +136,8 @@ def metric_value(metrics: Mapping[str, Any], name: str, role: str) -> float:
 
 
 class Searcher(Protocol):
-    """A search in progress. `step` raises SearcherError (and changes nothing) where the search cannot go on, and
-    ValueError for an event about a trial that was never created or that has exited already."""
+    """A search in progress. `step` raises SearcherError (and changes nothing) where the search cannot go on,
+    and ValueError for an event about a trial that was never created or that has exited already."""
 
     def step(self, event: Event) -> list[Action]: ...
 
@@ -218,8 +220,8 @@ class Trials:
 
 
 class Method(Protocol):
-    """An algorithm. Each call may create and stop trials. `validated` is not called for trials told to stop, and
-    must raise before it changes anything. `exited` is called when the trial is closed already."""
+    """An algorithm. Each call may create and stop trials. `validated` is not called for trials told to stop,
+    and must raise before it changes anything. `exited` is called when the trial is closed already."""
 
     def start(self, trials: Trials) -> None: ...
     def validated(self, trials: Trials, request_id: int, metrics: Mapping[str, Any]) -> None: ...

@@ -9,8 +9,8 @@ from detlab_master.core.searchers.base import ExitReason, Trials
 class RandomSearch:
     """`max_trials` draws, at most `max_concurrent_trials` open at a time (0: no limit).
 
-    An exit makes room for the next draw. A trial that reports invalid hyperparameters does not count and is drawn
-    anew; other failures count.
+    An exit makes room for the next draw. A trial that reports invalid hyperparameters does not count and is
+    drawn anew; other failures count.
     """
 
     def __init__(self, max_trials: int, max_concurrent_trials: int) -> None:

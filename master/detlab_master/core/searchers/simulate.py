@@ -1,4 +1,4 @@
-"""A search played through against a model of training: which trials it would make, and how long each would train."""
+"""A search played through against a model of training: what trials it makes, and how long each trains."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
