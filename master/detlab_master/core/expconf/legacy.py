@@ -1,4 +1,4 @@
-"""Keys of older releases: translated, with a warning, where they still mean something; else refused or dropped.
+"""Keys of older releases: translated, with a warning, where they still mean something; else refused.
 
 `translate` works on one configuration before it is merged, `fill_times` on the merged one. Both take
 configurations that are written out (`shorthand.py`). The facts are those of Determined's release notes.

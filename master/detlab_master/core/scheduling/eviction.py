@@ -90,22 +90,26 @@ class Eviction:
         return self._inventory.available(agent_id) + self._on(agent_id).leaving
 
     def _on_one_agent(self, request: Request) -> Plan | None:
+        # Where enough is coming free nobody has to go: best, and quick to see. The least to spare wins.
+        spare = [
+            (self._inventory.available(agent_id) + occupants.leaving - request.slots, agent_id)
+            for agent_id, occupants in self._agents.items()
+            if occupants.leaving and agent_id in self._inventory
+        ]
+        _, enough = min((entry for entry in spare if entry[0] >= 0), default=(0, None))
+        if enough is not None:
+            return Plan((), {enough: request.slots})
         best: tuple[tuple[int, int, int, str], Plan] | None = None
         for agent_id, occupants in self._agents.items():
             if agent_id not in self._inventory or self._inventory.capacity(agent_id) < request.slots:
                 continue
             need = request.slots - self._at_hand(agent_id)
-            if need <= 0:
-                # Nobody has to go. Among such agents the one with the least to spare.
-                cost, victims = (0, 0, -need, agent_id), []
-            else:
-                victims = self._victims(occupants.evictable, agent_id, request.priority, need)
-                if not victims:
-                    continue
+            victims = self._victims(occupants.evictable, agent_id, request.priority, need)
+            if victims:
                 cost = (*self._cost(victims), agent_id)
-            if best is None or cost < best[0]:
-                names = tuple(victim.request.allocation_id for victim in victims)
-                best = cost, Plan(names, {agent_id: request.slots})
+                if best is None or cost < best[0]:
+                    names = tuple(victim.request.allocation_id for victim in victims)
+                    best = cost, Plan(names, {agent_id: request.slots})
         return best[1] if best else None
 
     def _victims(self, evictable: list[Running], agent_id: str, priority: int, need: int) -> list[Running]:
