@@ -91,6 +91,7 @@ ROUTES: tuple[Route, ...] = (
         Route(f"{_EXPERIMENT}/{verb}", experiments.ExperimentVerb, {"verb": verb})
         for verb in experiments.VERBS
     ),
+    Route(_EXPERIMENT + "/labels/{label:path}", experiments.ExperimentLabel),
     Route(_EXPERIMENT + "/model_def", tasks.ModelDefinition),
     Route(_EXPERIMENT + "/trials", trials.ExperimentTrials),
     Route(_EXPERIMENT + "/checkpoints", trials.ExperimentCheckpoints),
@@ -112,6 +113,7 @@ ROUTES: tuple[Route, ...] = (
     Route(V1 + "/checkpoints", checkpoints.Checkpoints),
     Route(V1 + "/checkpoints/rm", checkpoints.RemoveFiles),
     Route(V1 + "/checkpoints/{checkpoint_uuid}", checkpoints.OneCheckpoint),
+    Route(V1 + "/checkpoints/{checkpoint_uuid}/metadata", checkpoints.CheckpointMetadata),
     Route("/checkpoints/{checkpoint_uuid}", checkpoints.CheckpointArchive),
     Route(V1 + "/task/logs", logs.AppendLogs),
     Route(V1 + "/tasks/{task_id}/logs", logs.TaskLogs),

@@ -33,6 +33,20 @@ class OneCheckpoint(ApiHandler):
         self.reply({"checkpoint": encode.checkpoint(view)})
 
 
+class CheckpointMetadata(ApiHandler):
+    """What people note about a checkpoint; the new metadata takes the place of the old."""
+
+    rules: ClassVar = {"POST": Rule(Access.OWN, Kind.CHECKPOINT)}
+
+    async def post(self, checkpoint_uuid: str) -> None:
+        found = self.found
+        assert found.checkpoint is not None
+        metadata = (await self.fields()).child("checkpoint").object("metadata")
+        changed = await self.services.experiments.describe_checkpoint(found.checkpoint, metadata)
+        view = await self.read(checkpoint_view, self.services.store, found.experiment, changed, found.trial)
+        self.reply({"checkpoint": encode.checkpoint(view)})
+
+
 class Checkpoints(ApiHandler):
     rules: ClassVar = {
         "POST": Rule(Access.REPORT, Kind.TASK, in_body=True),

@@ -155,6 +155,29 @@ def _resources(fields: Fields) -> dict[str, int | float | None]:
     return changes
 
 
+class ExperimentLabel(ApiHandler):
+    """One label of an experiment; adding what is there and removing what is not succeeds."""
+
+    rules: ClassVar = {"PUT": Rule(Access.OWN, Kind.EXPERIMENT), "DELETE": Rule(Access.OWN, Kind.EXPERIMENT)}
+
+    async def put(self, experiment_id: str, label: str) -> None:
+        await self._set({*self._labels, label})
+
+    async def delete(self, experiment_id: str, label: str) -> None:
+        await self._set(self._labels - {label})
+
+    @property
+    def _labels(self) -> set[str]:
+        record = self.found.experiment
+        assert record is not None
+        return set(record.labels)
+
+    async def _set(self, labels: set[str]) -> None:
+        number = self.path_integer(Kind.EXPERIMENT)
+        edited = await self.services.experiments.edit(number, labels=sorted(labels))
+        self.reply({"labels": list(edited.labels)})
+
+
 class ExperimentVerb(ApiHandler):
     """A verb that needs nothing but the experiment; repeating it succeeds."""
 

@@ -370,6 +370,21 @@ class ExperimentService:
             changed.append(SaveCheckpoint(_with_files(checkpoint, left)))
         await asyncio.wrap_future(self._store.commit(changed))
 
+    async def describe_checkpoint(self, checkpoint: Checkpoint, metadata: Json) -> Checkpoint:
+        """Put a person's metadata in place of the old.
+
+        Raises:
+            Invalid: steps_completed is missing or changed; validations are found by it.
+        """
+        if metadata.get("steps_completed") != checkpoint.steps_completed:
+            raise Invalid(
+                f"the new metadata of checkpoint '{checkpoint.uuid}' has steps_completed ="
+                f" {metadata.get('steps_completed')!r}: it must stay {checkpoint.steps_completed}"
+            )
+        changed = replace(checkpoint, metadata=metadata)
+        await asyncio.wrap_future(self._store.commit([SaveCheckpoint(changed)]))
+        return changed
+
     async def delete_checkpoints(self, uuids: Sequence[str]) -> None:
         await self.remove_files(uuids, ["**/*"])
 

@@ -81,6 +81,7 @@ def path_of(route: Route, things: Things) -> str:
         user_id=ALICE,
         username="alice",
         resources_id="some-container",
+        label="tried",
     )
 
 
