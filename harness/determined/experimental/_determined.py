@@ -10,7 +10,7 @@ from typing import Any, Self
 import yaml
 
 from determined.common import context
-from determined.common.api import authentication, iterate
+from determined.common.api import Session, authentication, iterate
 from determined.common.api.token_store import TokenStore
 from determined.experimental import _checkpoint, _experiment, _metrics, _trial, _user
 from determined.experimental._enums import ExperimentSortBy, ExperimentState, OrderBy
@@ -35,6 +35,19 @@ class Determined:
     ) -> None:
         trust = authentication.Trust(False if noverify else cert_path, cert_name)
         self._session = authentication.logged_in_session(master, user=user, password=password, trust=trust)
+
+    @classmethod
+    def with_session(cls, session: Session) -> Self:
+        """A connection over a session of one's own, which closes with it."""
+        made = cls.__new__(cls)
+        made._session = session
+        return made
+
+    def with_patience(self, patience: authentication.Patience) -> Self:
+        """The same user on the same master, over a connection of its own."""
+        return self.with_session(
+            self._session.again(retries=patience.retries, read_timeout=patience.read_timeout)
+        )
 
     def close(self) -> None:
         """Close the connections. What was got from here cannot be reloaded afterwards."""

@@ -52,6 +52,7 @@ __all__ = [
     "User",
     "create_experiment",
     "create_user",
+    "current",
     "get_checkpoint",
     "get_experiment",
     "get_session_username",
@@ -85,6 +86,12 @@ def login(
         previous, _shared = _shared, made
     if previous is not None:
         previous.close()
+
+
+def current() -> Determined | None:
+    """The connection that the functions below use; None before its first use."""
+    with _lock:
+        return _shared
 
 
 def _client() -> Determined:

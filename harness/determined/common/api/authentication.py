@@ -30,6 +30,14 @@ class Trust:
     cert_name: str | None = None
 
 
+@dataclass(frozen=True)
+class Patience:
+    """How long to put up with a master that does not answer; see `Session`."""
+
+    retries: int = 5
+    read_timeout: float | None = None
+
+
 def hash_password(password: str) -> str:
     """What is sent for a password: a salted SHA-512 in hex, and a blank one as it is."""
     return hashlib.sha512((_SALT + password).encode()).hexdigest() if password else ""
@@ -65,6 +73,7 @@ def logged_in_session(
     password: str | None = None,
     trust: Trust | None = None,
     ask: Ask | None = None,
+    patience: Patience | None = None,
 ) -> Session:
     """A session that the master accepts, by the rules at the top of this file.
 
@@ -72,21 +81,21 @@ def logged_in_session(
     that were got with a password are kept in the token store.
     """
     url = address.canonical_master_url(master or address.master_from_environment())
-    trust = trust or Trust()
+    trust, patience = trust or Trust(), patience or Patience()
     env_user, env_token = os.environ.get("DET_USER"), os.environ.get("DET_USER_TOKEN")
     if env_user and env_token and password is None and user in (None, env_user):
-        return _session(url, env_token, trust)
+        return _session(url, env_token, trust, patience)
 
     store = TokenStore(url)
     if password is not None:  # a password that was given by hand is checked, whatever token is kept
         username = user or env_user or store.active_user() or DEFAULT_USER
-        return _session(url, _new_token(store, username, password, trust), trust)
+        return _session(url, _new_token(store, username, password, trust), trust, patience)
 
     env_password = os.environ.get("DET_PASS") if user in (None, env_user) else None
     name = user or (env_user if env_password is not None else None) or store.active_user()
     if name is None:
-        return _session(url, _blank_login(store, trust, ask), trust)
-    session = _with_kept_token(store, name, trust)
+        return _session(url, _blank_login(store, trust, ask, patience), trust, patience)
+    session = _with_kept_token(store, name, trust, patience)
     if session is not None:
         return session
     if env_password is not None:
@@ -97,13 +106,13 @@ def logged_in_session(
         raise errors.NotLoggedIn(
             f"{name} is not logged in to the master at {url}: type `det user login {name}`"
         )
-    return _session(url, _new_token(store, name, password, trust), trust)
+    return _session(url, _new_token(store, name, password, trust), trust, patience)
 
 
-def _blank_login(store: TokenStore, trust: Trust, ask: Ask | None) -> str:
+def _blank_login(store: TokenStore, trust: Trust, ask: Ask | None, patience: Patience) -> str:
     """The token of the default user on a master that was set up without passwords; else somebody is asked."""
     kept = store.token(DEFAULT_USER)
-    if kept is not None and _accepted(store.master, kept, trust):
+    if kept is not None and _accepted(store.master, kept, trust, patience):
         return kept
     try:
         token = login(store.master, DEFAULT_USER, "", trust)
@@ -119,15 +128,15 @@ def _blank_login(store: TokenStore, trust: Trust, ask: Ask | None) -> str:
     return _new_token(store, username, password, trust, activate=True)
 
 
-def _with_kept_token(store: TokenStore, username: str, trust: Trust) -> Session | None:
+def _with_kept_token(store: TokenStore, username: str, trust: Trust, patience: Patience) -> Session | None:
     token = store.token(username)
-    if token is None or not _accepted(store.master, token, trust):
+    if token is None or not _accepted(store.master, token, trust, patience):
         return None
-    return _session(store.master, token, trust)
+    return _session(store.master, token, trust, patience)
 
 
-def _accepted(url: str, token: str, trust: Trust) -> bool:
-    with _session(url, token, trust) as session:
+def _accepted(url: str, token: str, trust: Trust, patience: Patience) -> bool:
+    with _session(url, token, trust, patience) as session:
         try:
             session.get("/api/v1/me")
         except (errors.UnauthenticatedException, errors.NotFoundException):
@@ -150,5 +159,12 @@ def _refused(url: str, username: str) -> str:
     return f"the master at {url} refused the login of {username!r}: wrong name or password"
 
 
-def _session(url: str, token: str, trust: Trust) -> Session:
-    return Session(url, token=token, cert=trust.cert, cert_name=trust.cert_name)
+def _session(url: str, token: str, trust: Trust, patience: Patience) -> Session:
+    return Session(
+        url,
+        token=token,
+        retries=patience.retries,
+        read_timeout=patience.read_timeout,
+        cert=trust.cert,
+        cert_name=trust.cert_name,
+    )

@@ -74,6 +74,9 @@ class Session:
     504 are tried again up to `retries` times, with a growing wait, for every method: our master takes a
     repeated POST for what it is. A read that times out is not repeated: the caller chose the time.
 
+    `read_timeout`: seconds that an answer may be silent, streams included; by default READ_TIMEOUT for what is
+    asked at once, and no limit for streams.
+
     `cert`: a file of trusted certificates, False to trust any, True for the system's; None reads
     `DET_MASTER_CERT_FILE` (a path, or `noverify`). `cert_name` (else `DET_MASTER_CERT_NAME`) is the name
     the certificate must carry when it is not the host's.
@@ -89,18 +92,21 @@ class Session:
         token: str | None = None,
         allocation_token: str | None = None,
         retries: int = 5,
+        read_timeout: float | None = None,
         cert: str | bool | None = None,
         cert_name: str | None = None,
     ) -> None:
         self.master = address.canonical_master_url(master)
         self.token = token
         self.retries = retries
+        self.read_timeout = read_timeout
         self._closed = threading.Event()
         self._http = requests.Session()
         self._http.auth = _Credentials(token, allocation_token)
         self._http.headers["User-Agent"] = f"detlab/{determined.__detlab_version__}"
         # The login route also sets a cookie for browsers. One that stayed here would outlive the token.
         self._http.cookies.set_policy(_NoCookies())
+        self._allocation_token, self._cert_name = allocation_token, cert_name
         self._verify = _trust(cert)
         adapter = _Adapter(cert_name or os.environ.get("DET_MASTER_CERT_NAME"))
         for scheme in ("http://", "https://"):
@@ -137,8 +143,8 @@ class Session:
     def stream(self, path: str, params: Mapping[str, Any] | None = None) -> Iterator[dict[str, Any]]:
         """The `result` objects of a streaming route, each as soon as it arrives.
 
-        There is no read timeout: a followed log may be silent for hours. Closing the generator closes the
-        connection. Raises MasterUnreachable when the stream breaks off before its end.
+        Without a `read_timeout` of the session there is none: a followed log may be silent for hours. Closing
+        the generator closes the connection. Raises MasterUnreachable when the stream breaks off before its end.
         """
         with self._request("GET", path, params=params, stream=True) as response:
             try:
@@ -164,6 +170,18 @@ class Session:
                 raise errors.MasterUnreachable(
                     f"the master at {self.master} broke off the download of {path} ({_reason(e)})"
                 ) from e
+
+    def again(self, *, retries: int, read_timeout: float | None) -> "Session":
+        """A second session with the same master as the same user, with another patience."""
+        return Session(
+            self.master,
+            token=self.token,
+            allocation_token=self._allocation_token,
+            retries=retries,
+            read_timeout=read_timeout,
+            cert=self._verify,
+            cert_name=self._cert_name,
+        )
 
     def close(self) -> None:
         """Close the connections and end the waiting between retries in other threads."""
@@ -205,7 +223,9 @@ class Session:
         once: bool = False,
     ) -> requests.Response:
         asked = f"{method} /{path.lstrip('/')}"
-        read_timeout = timeout if timeout is not None else (None if stream else READ_TIMEOUT)
+        read_timeout = timeout if timeout is not None else self.read_timeout
+        if read_timeout is None and not stream:
+            read_timeout = READ_TIMEOUT
         try:
             response = self._http.request(
                 method,
