@@ -135,6 +135,7 @@ class ContainerSpec:
     environment: dict[str, str] = field(repr=False)  # holds secrets: never logged
     slot_ids: tuple[int, ...] = ()
     bind_mounts: tuple[BindMount, ...] = ()
+    home: str | None = None  # a folder that outlives the task: made for its owner if missing, and its HOME
     python_environment: str | None = (
         None  # a name in agent.yaml's `environments`; None: the agent's own Python
     )

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from detlab_master import app
-from detlab_master.config import MasterConfigError, load
+from detlab_master.config import MasterConfig, MasterConfigError, load
 from detlab_master.store.base import StoreUnavailable
 from detlab_master.store.lock import DataFolderInUse, hold
 
@@ -37,7 +37,7 @@ def main() -> None:
         sys.exit(1)
 
 
-async def _serve(config: app.MasterConfig) -> None:
+async def _serve(config: MasterConfig) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -28,6 +28,7 @@ from detlab_master.engine.experiments import ClusterDefaults, ExperimentService
 from detlab_master.engine.identity import Identity
 from detlab_master.engine.launch import Launcher
 from detlab_master.engine.logs import LogService
+from detlab_master.engine.servers import ServerService
 from detlab_master.engine.services import Services
 from detlab_master.engine.topics import Topics
 from detlab_master.resources.agents import Agents, PoolConfig
@@ -54,6 +55,7 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
     server = api.server(api.application(services, pools))
     try:
         await services.experiments.restore()
+        await services.servers.restore()
         server.add_sockets(sockets)
         logger.info("the master answers at http://%s:%d", config.bind_ip, config.port)
         yield services
@@ -62,6 +64,7 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
         await server.close_all_connections()
         services.agents.close()
         await services.experiments.close()
+        await services.servers.close()
         await services.allocations.close()
         services.readers.shutdown(wait=True, cancel_futures=True)
         await asyncio.to_thread(store.close)
@@ -84,7 +87,13 @@ async def _wire(config: MasterConfig, store: Any, folder: Path) -> Services:
     logs = LogService(store, topics)
     agents = Agents([_pool(config, pool) for pool in config.resource_pools], cluster)
     allocations = AllocationService(store, topics, logs)
-    identity = Identity(store, ids, secret_file(folder / "agent-token"))
+    identity = Identity(
+        store,
+        ids,
+        agent_token=secret_file(folder / "agent-token"),
+        hub_token=secret_file(folder / "hub-token"),
+        passwords=not config.security.jupyterhub,
+    )
     files = CheckpointFiles()
     priorities = {pool.pool_name: _pool(config, pool).default_priority for pool in config.resource_pools}
     defaults = config.task_container_defaults
@@ -103,11 +112,32 @@ async def _wire(config: MasterConfig, store: Any, folder: Path) -> Services:
     master_url = config.task_master_url or f"http://{_reachable(config.bind_ip)}:{config.port}"
     launcher = Launcher(store, cluster, agents, master_url)
     agents.wire(allocations)
-    allocations.wire(agents, launcher.trial)
+    allocations.wire(agents, launcher.spec)
     allocations.owned_by(TaskType.TRIAL, experiments.allocation_ended)
     allocations.on_end(identity.forget_allocation)
-    await identity.ensure_built_in_users(_first_password(config, folder))
-    return Services(store, cluster, identity, experiments, allocations, logs, agents, Contexts(folder), files)
+    servers = ServerService(
+        store=store,
+        ids=ids,
+        allocations=allocations,
+        resources=agents,
+        default_pool=config.resource_manager.default_aux_resource_pool,
+        default_priority=priorities,
+    )
+    allocations.owned_by(TaskType.NOTEBOOK, servers.allocation_ended)
+    if not config.security.jupyterhub:
+        await identity.ensure_built_in_users(_first_password(config, folder))
+    return Services(
+        store=store,
+        cluster=cluster,
+        identity=identity,
+        experiments=experiments,
+        allocations=allocations,
+        servers=servers,
+        logs=logs,
+        agents=agents,
+        contexts=Contexts(folder),
+        files=files,
+    )
 
 
 def _pool(config: MasterConfig, pool: PoolYaml) -> PoolConfig:

@@ -82,6 +82,7 @@ class DbConfig(_Model):
 class SecurityConfig(_Model):
     initial_user_password: str = ""
     allow_blank_passwords: bool = False  # Detlab's own: in as many words
+    jupyterhub: bool = False  # Detlab's own: the Hub's users are the users; no built-in users, no passwords
 
 
 class LogConfig(_Model):
@@ -216,15 +217,10 @@ def _explain(problem: Any) -> str:
 
 
 def _known_keys() -> list[str]:
-    models = [
-        MasterConfig,
-        PoolYaml,
-        SchedulerConfig,
-        ResourceManagerConfig,
-        DbConfig,
-        SecurityConfig,
-        LogConfig,
-    ]
+    models: tuple[type[BaseModel], ...] = (
+        *(MasterConfig, PoolYaml, SchedulerConfig, ResourceManagerConfig),
+        *(DbConfig, SecurityConfig, LogConfig, TaskContainerDefaults),
+    )
     return sorted({name for model in models for name in model.model_fields})
 
 

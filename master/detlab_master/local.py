@@ -173,9 +173,8 @@ async def _until(condition: object, stop: asyncio.Event, failed: asyncio.Future[
 
 
 async def _first(stop: asyncio.Event, failed: asyncio.Future[str]) -> None:
-    stopped = asyncio.create_task(stop.wait())
-    await asyncio.wait({stopped, failed}, return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
+    failed.add_done_callback(lambda _: stop.set())
+    await stop.wait()
 
 
 def _say_failure(failed: asyncio.Future[str]) -> int:

@@ -27,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -36,8 +36,9 @@ import detlab_agent
 from detlab_agent import shim
 from detlab_agent.devices import SlotEnvironment
 from detlab_agent.drivers.base import Ended, Found, KillReason, StartError
+from detlab_agent.drivers.home import lasting_home
 from detlab_agent.drivers.mounts import MountError, Need, Plan, plan_mounts
-from detlab_agent.protocol import ContainerSpec, FailureKind, ProtocolError, from_json, to_json
+from detlab_agent.protocol import BindMount, ContainerSpec, FailureKind, ProtocolError, from_json, to_json
 from detlab_agent.pythons import PythonEnvironment
 from detlab_agent.segments import SEGMENT_BYTES, SEGMENTS
 
@@ -197,6 +198,10 @@ class ProcessDriver:
         if uid is not None:
             for path in (run, run / "workdir", run / "home", tmp):
                 os.chown(path, uid, uid)
+        home = run / "home"
+        if spec.home is not None:
+            home = lasting_home(spec.home, uid)
+            spec = replace(spec, bind_mounts=(*spec.bind_mounts, BindMount(spec.home, spec.home)))
         plan = self._mounts(spec, python, run, tmp, uid)
         command = list(spec.command)
         if not command:
@@ -207,7 +212,7 @@ class ProcessDriver:
             **self._base_environment,
             **self._slot_environment.defaults(spec.slot_ids),
             "PATH": f"{python.executable.parent}:{self._base_environment.get('PATH', os.defpath)}",
-            "HOME": str(run / "home"),
+            "HOME": str(home),
             "TMPDIR": str(tmp),
             "USER": spec.owner,
             "LOGNAME": spec.owner,

@@ -22,6 +22,7 @@ from detlab_master.api import (
     checkpoints,
     cluster,
     experiments,
+    hub,
     logs,
     metrics,
     tasks,
@@ -121,9 +122,14 @@ ROUTES: tuple[Route, ...] = (
     Route(_ALLOCATION + "/signals/preemption", allocations.Preemption),
     Route(_ALLOCATION + "/signals/ack_preemption", allocations.AckPreemption),
     Route(_ALLOCATION + "/ready", allocations.Ready),
+    Route(_ALLOCATION + "/proxy_address", allocations.ProxyAddress),
     Route(_ALLOCATION + "/acceleratorData", allocations.AcceleratorData),
     Route(_ALLOCATION + "/resources/{resources_id}/rendezvous", allocations.Rendezvous),
     Route(_ALLOCATION + "/resources/{resources_id}/daemon", allocations.Daemon),
+    Route(V1 + "/hub/users/{username}", hub.HubUser),
+    Route(V1 + "/hub/servers", hub.HubServers),
+    Route(V1 + "/hub/servers/{task_id}", hub.HubServer),
+    Route(V1 + "/hub/servers/{task_id}/kill", hub.KillHubServer),
     Route("/agents", agents.AgentSocket),
 )
 

@@ -39,6 +39,17 @@ class Ready(ApiHandler):
         self.reply({})
 
 
+class ProxyAddress(ApiHandler):
+    """A task says where it serves."""
+
+    rules: ClassVar = {"POST": Rule(Access.REPORT, Kind.ALLOCATION)}
+
+    async def post(self, allocation_id: str) -> None:
+        address = (await self.fields()).text("proxyAddress")
+        await self.services.servers.set_address(allocation_id.rpartition(".")[0], address)
+        self.reply({})
+
+
 class AcceleratorData(ApiHandler):
     rules: ClassVar = {"POST": Rule(Access.REPORT, Kind.ALLOCATION)}
 

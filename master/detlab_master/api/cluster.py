@@ -99,7 +99,7 @@ class Health(ApiHandler):
 
 
 class Agents(ApiHandler):
-    rules: ClassVar = {"GET": Rule(Access.SIGNED_IN)}
+    rules: ClassVar = {"GET": Rule(Access.LOOK)}
 
     async def get(self) -> None:
         query = self.query
@@ -119,7 +119,7 @@ class Agents(ApiHandler):
 
 
 class ResourcePools(ApiHandler):
-    rules: ClassVar = {"GET": Rule(Access.SIGNED_IN)}
+    rules: ClassVar = {"GET": Rule(Access.LOOK)}
 
     def initialize(self, services: Services, default_pools: DefaultPools) -> None:
         super().initialize(services)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -17,6 +16,7 @@ from detlab_master.core.errors import Invalid
 from detlab_master.core.permissions import Access, Kind
 from detlab_master.core.records import LogLine
 from detlab_master.store.base import LogFilter, Store
+from detlab_master.store.logs import line_test
 
 _BATCH = 1000  # lines read at once
 _POLL = 1.0  # seconds after which a follower looks again, woken or not
@@ -44,12 +44,6 @@ class Asked:
             raise Invalid(
                 "follow goes on with new lines as they come: it cannot be combined with limit or ORDER_BY_DESC"
             )
-        search, is_regex = query.text("searchText", ""), query.flag("enableRegex")
-        if is_regex and search:
-            try:
-                re.compile(search)
-            except re.error as error:
-                raise query.refuse("searchText", f"it is no regular expression: {error}") from None
         where = LogFilter(
             task_ids=[task_id],
             allocation_ids=query.texts("allocationIds") or None,
@@ -59,11 +53,15 @@ class Asked:
             levels=_levels(query) or None,
             sources=query.texts("sources") or None,
             stdtypes=query.texts("stdtypes") or None,
-            search_text=search or None,
-            search_regex=is_regex,
+            search_text=query.text("searchText", "") or None,
+            search_regex=query.flag("enableRegex"),
             after=query.timestamp("timestampAfter"),
             before=query.timestamp("timestampBefore"),
         )
+        try:
+            line_test(where)
+        except ValueError as error:
+            raise query.refuse("searchText", str(error)) from None
         return cls(where, limit or None, newest_first, follow)
 
 

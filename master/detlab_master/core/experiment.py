@@ -10,6 +10,7 @@ anew from the store.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -214,10 +215,8 @@ class ExperimentMachine:
         """Take up where a master stopped: the searcher's past, then the trials as they were kept."""
         for recorded in past:
             # What it decides was carried out then. A decision that made the search fail was kept as a state.
-            try:
+            with suppress(search.SearcherError):
                 self._searcher.step(search.event_from_json(recorded.event))
-            except search.SearcherError:
-                pass
             self._events_seen = recorded.seq + 1
         for trial in existing:
             self._adopt(trial)

@@ -6,6 +6,7 @@ The rules:
 - An allocation's token belongs to a container. It may report what its own task does and read what its own task needs,
   and nothing else.
 - A user's own token may do for a task what the task's container may, for tasks that are theirs.
+- JupyterHub speaks for its users: it may say who they are and run their servers, and nothing else.
 - Users are administrated by administrators; everybody may see who is there, and change a few things of their own.
 """
 
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 ALLOCATION_TOKEN = "allocation"
+HUB_TOKEN = "hub"
 
 
 @dataclass(frozen=True)
@@ -24,11 +26,16 @@ class Principal:
     user_id: int
     username: str
     admin: bool
-    kind: str  # "user": logged in; "task": DET_USER_TOKEN, acts as its owner; "allocation": a container's own token
+    kind: str  # "user": logged in; "task": DET_USER_TOKEN, acts as its owner; "allocation": a container's own token; "hub": JupyterHub
     allocation_id: str | None = None  # this and what follows: of tokens that were made for an allocation
     experiment_id: int | None = None
     trial_id: int | None = None
     task_id: str | None = None
+
+    @property
+    def is_hub(self) -> bool:
+        """True for JupyterHub itself, which speaks for its users and is none."""
+        return self.kind == HUB_TOKEN
 
     @property
     def is_container(self) -> bool:
@@ -42,6 +49,8 @@ class Access(Enum):
     PUBLIC = "everybody, without a token"
     AGENT = "agents, by the agents' token"
     SIGNED_IN = "every user"
+    LOOK = "every user, and JupyterHub"
+    HUB = "JupyterHub, by its own token"
     ADMIN = "administrators"
     SELF = "administrators, and the user whose record it is"
     OWN = "the owner and administrators"
@@ -110,6 +119,9 @@ def may_call(principal: Principal | None, access: Access) -> Verdict:
         return Verdict.UNAUTHENTICATED
     if principal.is_container:
         return Verdict.ALLOWED if access in (Access.READ, Access.REPORT) else Verdict.FORBIDDEN
+    if principal.is_hub or access is Access.HUB:
+        allowed = principal.is_hub and access in (Access.LOOK, Access.HUB)
+        return Verdict.ALLOWED if allowed else Verdict.FORBIDDEN
     if access is Access.ADMIN and not principal.admin:
         return Verdict.FORBIDDEN
     return Verdict.ALLOWED

@@ -125,7 +125,9 @@ class Task:
     end_time: float | None = None
     experiment_id: int | None = None
     trial_id: int | None = None
-    config: Json = field(default_factory=dict)  # of tasks that are no trials: what they run, see core.server
+    config: Json = field(
+        default_factory=dict
+    )  # of tasks that are no trials: what they run, see engine.servers
     address: str = ""  # "host:port" at which the task serves, once it has said so
 
 

@@ -181,7 +181,7 @@ def step(trial: Trial, event: Event, *, max_restarts: int, now: float) -> tuple[
                 replace(trial, stopped_by_searcher=True),
                 S.STOPPING_COMPLETED,
                 S.COMPLETED,
-                "stopped by the search: other trials did better",
+                "the search needs no more of this trial",
                 now,
             )
         case EarlyExitReported(reason):

@@ -104,7 +104,7 @@ class ExperimentService:
             NotFound: its template, parent, project or warm-start source is not there for this user.
             Invalid: no pool of that name, or more slots than the pool can ever give.
         """
-        submitted = parse_experiment_config(asked.config_text)
+        submitted = await asyncio.to_thread(parse_experiment_config, asked.config_text)  # it takes its time
         if asked.template:
             raise NotFound(f"template {asked.template!r} not found")
         seed = int(clock.now()) & 0xFFFFFFFF

@@ -17,7 +17,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import VerificationError
 
 from detlab_master.core.errors import Conflict, Inactive, Invalid, NotFound, Unauthenticated
-from detlab_master.core.permissions import Principal
+from detlab_master.core.permissions import HUB_TOKEN, Principal
 from detlab_master.core.records import Session, User
 from detlab_master.engine import clock
 from detlab_master.store.base import Store
@@ -28,6 +28,9 @@ USER_SESSION_SECONDS = 7 * 24 * 3600.0
 _WRONG = "the user name or the password is wrong"
 
 
+_HUB = Principal(user_id=0, username="jupyterhub", admin=False, kind=HUB_TOKEN)
+
+
 @dataclass(frozen=True)
 class _Known:
     session: Session
@@ -35,10 +38,22 @@ class _Known:
 
 
 class Identity:
-    def __init__(self, store: Store, ids: clock.Ids, agent_token: str) -> None:
+    """The users, and what their tokens stand for.
+
+    Args:
+        agent_token: the secret that agents connect with.
+        hub_token: the secret that JupyterHub asks with.
+        passwords: False where the Hub alone says who somebody is.
+    """
+
+    def __init__(
+        self, store: Store, ids: clock.Ids, *, agent_token: str, hub_token: str, passwords: bool = True
+    ) -> None:
         self._store = store
         self._ids = ids
         self._agent_token = agent_token
+        self._hub_token = hub_token
+        self._passwords = passwords
         self._hasher = PasswordHasher()
         self._sessions: dict[str, _Known] = {}
         self._users: dict[int, User] = {}
@@ -55,6 +70,11 @@ class Identity:
         """
         if not username:
             raise Invalid("a user name is needed to log in")
+        if not self._passwords:
+            raise Unauthenticated(
+                "this master belongs to a JupyterHub and takes no passwords: in a server of the Hub `det` needs no login;"
+                " elsewhere log in with a token (%det token in a notebook makes one, `det token login TOKEN` takes it)"
+            )
         user = await asyncio.to_thread(self._store.users.by_name, username)
         hashed = password if is_hashed else client_hash(password)
         if user is None or user.remote or not await asyncio.to_thread(self._verify, user, hashed):
@@ -86,6 +106,8 @@ class Identity:
         Raises:
             Inactive: the user was deactivated.
         """
+        if hmac.compare_digest(token.encode(), self._hub_token.encode()):
+            return _HUB
         digest = token_hash(token)
         known = self._sessions.get(digest) or await asyncio.to_thread(self._look_up, digest)
         if known is None:
@@ -197,6 +219,27 @@ class Identity:
         user = replace(user, **changes, modified_at=clock.now())
         await self._save(user)
         return user
+
+    async def upsert_hub_user(self, username: str, *, admin: bool | None, active: bool) -> User:
+        """A user of JupyterHub is a user of the same name here, and what the Hub says of them holds.
+
+        Args:
+            admin: None leaves it as it is.
+
+        Raises:
+            Invalid: no name.
+        """
+        if not username:
+            raise Invalid("the user has no name")
+        known = await asyncio.to_thread(self._store.users.by_name, username)
+        if known is None:
+            return await self.create_user(
+                username, password=None, is_hashed=False, admin=bool(admin), active=active, remote=True
+            )
+        admin = known.admin if admin is None else admin
+        if (known.admin, known.active, known.remote) == (admin, active, True):
+            return known
+        return await self.update_user(known.id, admin=admin, active=active, remote=True)
 
     async def _hash(self, password: str, is_hashed: bool) -> str:
         return await asyncio.to_thread(self._hasher.hash, password if is_hashed else client_hash(password))

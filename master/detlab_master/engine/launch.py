@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from detlab_agent import protocol
 from detlab_master.core import task_spec
 from detlab_master.core.errors import NotFound
 from detlab_master.core.records import Allocation, Container, Experiment, Task
+from detlab_master.core.states import TaskType
 from detlab_master.engine.identity import new_session
 from detlab_master.resources.base import ResourceManager
 from detlab_master.store.base import Store
@@ -31,21 +33,16 @@ class Launcher:
         self._resources = resources
         self._master_url = master_url
 
-    async def trial(self, task: Task, allocation: Allocation, container: Container) -> protocol.ContainerSpec:
-        """The specification of one container of a trial.
+    async def spec(self, task: Task, allocation: Allocation, container: Container) -> protocol.ContainerSpec:
+        """The specification of one container of a task.
 
         Raises:
-            NotFound: the trial is gone.
+            NotFound: what the task belongs to is gone.
             StoreUnavailable: the database cannot be reached; try again.
         """
-        assert task.trial_id is not None  # a trial's task
-        assert task.experiment_id is not None
         owner = await asyncio.to_thread(self._store.users.get, task.owner_id)
-        trial = await asyncio.to_thread(self._store.trials.get, task.trial_id)
-        experiment = await asyncio.to_thread(self._store.experiments.get, task.experiment_id)
-        if owner is None or trial is None or experiment is None:
-            raise NotFound(f"task {task.id}: its trial '{task.trial_id}' not found")
-        checkpoint = await asyncio.to_thread(self._store.checkpoints.latest, trial.id)
+        if owner is None:
+            raise NotFound(f"task {task.id}: its owner '{task.owner_id}' not found")
         session_token, session = new_session(owner.id, "allocation", None, allocation.id)
         user_token, user_session = new_session(owner.id, "task", None, allocation.id)
         await asyncio.wrap_future(self._store.commit([SaveSession(session), SaveSession(user_session)]))
@@ -58,9 +55,7 @@ class Launcher:
             container=container,
             secrets=task_spec.Secrets(session_token, user_token),
         )
-        environment |= task_spec.trial_environment(experiment, trial, checkpoint)
-        environment |= task_spec.user_environment(experiment, self._slot_type(allocation.resource_pool))
-        return protocol.ContainerSpec(
+        spec = protocol.ContainerSpec(
             container_id=container.id,
             allocation_id=allocation.id,
             task_id=task.id,
@@ -70,7 +65,31 @@ class Launcher:
             command=task_spec.TRIAL_COMMAND,
             environment=environment,
             slot_ids=container.slot_ids,
-            bind_mounts=_mounts(experiment),
+        )
+        if task.type is TaskType.TRIAL:
+            return await self._trial(spec, task, allocation)
+        return self._server(spec, task)
+
+    async def _trial(
+        self, spec: protocol.ContainerSpec, task: Task, allocation: Allocation
+    ) -> protocol.ContainerSpec:
+        assert task.trial_id is not None  # a trial's task
+        assert task.experiment_id is not None
+        trial = await asyncio.to_thread(self._store.trials.get, task.trial_id)
+        experiment = await asyncio.to_thread(self._store.experiments.get, task.experiment_id)
+        if trial is None or experiment is None:
+            raise NotFound(f"task {task.id}: its trial '{task.trial_id}' not found")
+        checkpoint = await asyncio.to_thread(self._store.checkpoints.latest, trial.id)
+        environment = spec.environment | task_spec.trial_environment(experiment, trial, checkpoint)
+        environment |= task_spec.user_environment(experiment, self._slot_type(allocation.resource_pool))
+        return replace(spec, environment=environment, bind_mounts=_mounts(experiment))
+
+    def _server(self, spec: protocol.ContainerSpec, task: Task) -> protocol.ContainerSpec:
+        return replace(
+            spec,
+            command=tuple(task.config["command"]),
+            environment=spec.environment | dict(task.config["environment"]),
+            home=task.config.get("home"),
         )
 
     def _slot_type(self, pool: str) -> str:

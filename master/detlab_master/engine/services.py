@@ -16,6 +16,7 @@ from detlab_master.engine.contexts import Contexts
 from detlab_master.engine.experiments import ExperimentService
 from detlab_master.engine.identity import Identity
 from detlab_master.engine.logs import LogService
+from detlab_master.engine.servers import ServerService
 from detlab_master.resources.agents import Agents
 from detlab_master.store.base import Store
 
@@ -30,6 +31,7 @@ class Services:
     identity: Identity
     experiments: ExperimentService
     allocations: AllocationService
+    servers: ServerService
     logs: LogService
     agents: Agents
     contexts: Contexts

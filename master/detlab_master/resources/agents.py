@@ -22,10 +22,10 @@ from datetime import datetime
 from typing import Literal, assert_never
 
 from detlab_agent import protocol
-from detlab_master.core.allocation import ContainerMoved
+from detlab_master.core.allocation import KILL_GRACE_SECONDS, ContainerMoved
 from detlab_master.core.records import Container, LogLine
 from detlab_master.core.scheduling import PoolConfig as SchedulerPool
-from detlab_master.core.scheduling import Preempt, PriorityScheduler, Request, Start
+from detlab_master.core.scheduling import Preempt, PriorityScheduler, Request, Start, explain
 from detlab_master.core.states import AllocationState
 from detlab_master.core.task_spec import ClusterFacts
 from detlab_master.resources.base import AgentSummary, Listener, PoolSummary, SlotSummary
@@ -156,6 +156,13 @@ class Agents:
             pool.scheduler.set_max_slots(job_id, max_slots)
         self._changed()
 
+    def waits(self, allocation_id: str) -> tuple[int, str]:
+        held = self._held.get(allocation_id)
+        if held is None or held.assignment is not None:
+            return -1, ""
+        scheduler = self._pools[held.request.pool].scheduler
+        return scheduler.position(allocation_id), explain(scheduler, allocation_id)
+
     def start(self, container: Container, spec: protocol.ContainerSpec) -> None:
         agent = self._agents.get(container.agent_id)
         if agent is not None and agent.send is not None:
@@ -221,18 +228,15 @@ class Agents:
         assert agent.send is not None
         reported = {report.container_id: report for report in hello.containers}
         wanted = dict(self._wanted(agent.id))
-        agent.send(
-            protocol.Welcome(
-                self._cluster.master_id, self._cluster.cluster_id, tuple(i for i in reported if i in wanted)
-            )
-        )
         ended = protocol.ContainerState.TERMINATED
         agent.leftovers = {i for i, r in reported.items() if i not in wanted and r.state is not ended}
-        for report in hello.containers:
-            if report.container_id in wanted:
-                self._moved(agent, report)
-            elif report.state is ended:
-                agent.send(protocol.AckState(report.container_id))
+        # An agent silently kills what it is not to keep. We want to hear of the end of leftovers too.
+        keep = tuple(i for i in reported if i in wanted or i in agent.leftovers)
+        agent.send(protocol.Welcome(self._cluster.master_id, self._cluster.cluster_id, keep))
+        for container_id in agent.leftovers:
+            agent.send(protocol.KillContainer(container_id, KILL_GRACE_SECONDS))
+        for container_id in keep:
+            self._moved(agent, reported[container_id])
         for container_id, (allocation_id, container) in wanted.items():
             if container_id in agent.kills:
                 agent.send(protocol.KillContainer(container_id, agent.kills[container_id]))
