@@ -38,7 +38,9 @@ class TokenStore:
 
     def __init__(self, master: str, path: Path | None = None) -> None:
         self.master = master
-        self.path = path or config_dir() / "detlab-auth.json"  # beside the official client's auth.json, whose format is its own
+        self.path = (
+            path or config_dir() / "detlab-auth.json"
+        )  # beside the official client's auth.json, whose format is its own
 
     def active_user(self) -> str | None:
         """Who logged in last, and did not log out."""
