@@ -1,0 +1,79 @@
+"""A real cluster for each file of tests: a master, an agent, and the `det` command."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from e2e.trials import Record
+from support.cluster import PASSWORD, Cluster, cluster
+
+
+@dataclass
+class Place:
+    """A cluster, and a folder that its trials and the tests share."""
+
+    cluster: Cluster
+    side: Path
+
+    def record(self, trial_id: int) -> Record:
+        return Record(self.side, trial_id)
+
+    def det(
+        self, *arguments: str, user: str = "determined", cwd: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the `det` command as a user."""
+        environment = {
+            **self.cluster.environment,
+            "DET_MASTER": self.cluster.url,
+            "DET_USER": user,
+            "DET_PASS": PASSWORD,
+            "DET_DEBUG_CONFIG_PATH": str(self.cluster.folder / f"client-{user}"),
+        }
+        return subprocess.run(
+            [sys.executable, "-m", "determined.cli", *arguments],
+            check=False,
+            env=environment,
+            cwd=cwd or self.cluster.folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+
+
+@contextmanager
+def running_place(slots: int) -> Iterator[Place]:
+    # Not below pytest's own temporary folder, which is closed to all but its owner: here, file modes alone must
+    # keep users apart.
+    folder = Path(tempfile.mkdtemp(prefix="detlab-e2e-"))
+    folder.chmod(0o711)
+    side = folder / "side"
+    side.mkdir()
+    side.chmod(0o1777)  # trials run under accounts of their own
+    try:
+        with cluster(folder, slots=slots) as started:
+            yield Place(started, side)
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with running_place(slots=3) as started:
+        yield started
+
+
+as_root = pytest.mark.skipif(
+    os.geteuid() != 0,
+    reason="only root can give users' tasks accounts of their own: run the tests as root, for example in Docker",
+)
