@@ -118,6 +118,10 @@ class AllocationService:
     def tell(self, allocation_id: str, event: core.Event) -> asyncio.Future[None]:
         return self._inbox.tell(_Happened(allocation_id, event))
 
+    def insist(self, allocation_id: str, event: core.Event) -> None:
+        """Hand in an event that has to be kept sooner or later, also when the database is away for a while."""
+        self._in_background(self._insist(_Happened(allocation_id, event)))
+
     async def close(self) -> None:
         await self._inbox.close()
         for timer in self._timers.values():
@@ -192,10 +196,10 @@ class AllocationService:
     # What the resource manager tells (resources.base.Listener)
 
     def granted(self, allocation_id: str, containers: tuple[Container, ...]) -> None:
-        self._in_background(self._insist(_Happened(allocation_id, core.Granted(containers))))
+        self.insist(allocation_id, core.Granted(containers))
 
     def preempt(self, allocation_id: str, reason: str) -> None:
-        self._in_background(self._insist(_Happened(allocation_id, core.PreemptionRequested(reason))))
+        self.insist(allocation_id, core.PreemptionRequested(reason))
 
     async def container_moved(self, allocation_id: str, moved: core.ContainerMoved) -> None:
         await self._insist(_Happened(allocation_id, moved))
@@ -317,7 +321,7 @@ class AllocationService:
                     failure=core.TASK_FAILED,
                     message=f"the task could not be prepared: {error}",
                 )
-                self.tell(allocation.id, moved)
+                self.insist(allocation.id, moved)
                 return
             if self.container_wanted(allocation.id, container.id):
                 self._resources.start(container, spec)
@@ -327,7 +331,7 @@ class AllocationService:
         delay = max(0.0, deadline - clock.now())
         loop = asyncio.get_running_loop()
         self._timers[allocation_id] = loop.call_later(
-            delay, lambda: self.tell(allocation_id, core.PreemptionTimedOut())
+            delay, lambda: self.insist(allocation_id, core.PreemptionTimedOut())
         )
 
     def _ended(self, allocation: Allocation) -> None:

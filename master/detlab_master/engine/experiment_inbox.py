@@ -230,13 +230,10 @@ class ExperimentAtWork:
                 self._queue(running, plan)
             case trial.StopAllocation(allocation_id, reason):
                 stop = allocation_core.PreemptionRequested(reason)
-                plan.effects.append(lambda: self._tell(allocation_id, stop))
+                plan.effects.append(lambda: self._allocations.insist(allocation_id, stop))
             case trial.KillAllocation(allocation_id, reason):
                 kill = allocation_core.KillRequested(reason)
-                plan.effects.append(lambda: self._tell(allocation_id, kill))
-
-    def _tell(self, allocation_id: str, event: allocation_core.Event) -> None:
-        self._allocations.tell(allocation_id, event)
+                plan.effects.append(lambda: self._allocations.insist(allocation_id, kill))
 
     def _task(self, of: Trial) -> Task:
         return Task(

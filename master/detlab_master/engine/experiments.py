@@ -21,7 +21,7 @@ from detlab_master.core.records import Allocation, Checkpoint, Experiment, Json,
 from detlab_master.core.states import CheckpointState, TrialState
 from detlab_master.core.states import ExperimentState as S
 from detlab_master.engine import clock
-from detlab_master.engine.allocations import AllocationService
+from detlab_master.engine.allocations import STORE_RETRY_SECONDS, AllocationService
 from detlab_master.engine.checkpoint_files import CheckpointFiles
 from detlab_master.engine.experiment_inbox import (
     CheckpointReported,
@@ -33,7 +33,7 @@ from detlab_master.engine.experiment_inbox import (
 )
 from detlab_master.engine.inbox import Inbox
 from detlab_master.resources.base import ResourceManager
-from detlab_master.store.base import ExperimentFilter, Page, Store
+from detlab_master.store.base import ExperimentFilter, Page, Store, StoreUnavailable
 from detlab_master.store.writes import DeleteExperiment, SaveCheckpoint, SaveExperiment
 
 logger = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class ExperimentService:
         self._inboxes: dict[int, Inbox[Event]] = {}
         self._of_trial: dict[int, int] = {}  # trial id -> experiment id, as far as looked up
         self._loading: dict[int, asyncio.Lock] = {}
-        self._deleting: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
 
     # Creation
 
@@ -296,8 +296,8 @@ class ExperimentService:
             )
         await self._save(replace(experiment, state=S.DELETING))
         deleting = asyncio.create_task(self._delete_all(replace(experiment, state=S.DELETING)))
-        self._deleting.add(deleting)
-        deleting.add_done_callback(self._deleting.discard)
+        self._background.add(deleting)
+        deleting.add_done_callback(self._background.discard)
 
     async def _delete_all(self, experiment: Experiment) -> None:
         try:
@@ -423,9 +423,21 @@ class ExperimentService:
         """The allocation service says that a trial's run is over."""
         assert task.experiment_id is not None  # a trial's task
         assert task.trial_id is not None
-        inbox = self._inboxes.get(task.experiment_id)
-        if inbox is not None:
-            inbox.tell(core.AllocationEnded(task.trial_id, allocation))
+        self._insist(task.experiment_id, core.AllocationEnded(task.trial_id, allocation))
+
+    def _insist(self, experiment_id: int, event: core.Event) -> None:
+        """Hand in what has happened; where the database is away, until it is back."""
+        insisting = asyncio.create_task(self._until_kept(experiment_id, event))
+        self._background.add(insisting)
+        insisting.add_done_callback(self._background.discard)
+
+    async def _until_kept(self, experiment_id: int, event: core.Event) -> None:
+        while (inbox := self._inboxes.get(experiment_id)) is not None:
+            try:
+                await inbox.ask(event)
+                return
+            except StoreUnavailable:
+                await asyncio.sleep(STORE_RETRY_SECONDS)
 
     # Restart of the master
 
@@ -444,7 +456,7 @@ class ExperimentService:
             for waiting in list(at_work.trials.values()):
                 await self._take_up_trial(waiting)
         for unfinished in await asyncio.to_thread(self._unfinished_deletions):
-            self._deleting.add(asyncio.create_task(self._delete_all(unfinished)))
+            self._background.add(asyncio.create_task(self._delete_all(unfinished)))
 
     async def _take_up_trial(self, waiting: Trial) -> None:
         """Effects that the last master may not have carried out any more."""
@@ -454,11 +466,11 @@ class ExperimentService:
         if open_ is None:
             ended = await asyncio.to_thread(self._store.trials.allocation, waiting.allocation_id)
             if ended is not None:
-                self._inboxes[waiting.experiment_id].tell(core.AllocationEnded(waiting.id, ended))
+                self._insist(waiting.experiment_id, core.AllocationEnded(waiting.id, ended))
         elif waiting.state is TrialState.STOPPING_KILLED:
-            self._allocations.tell(open_.id, KillRequested("killed by the user"))
+            self._allocations.insist(open_.id, KillRequested("killed by the user"))
         elif waiting.state is not TrialState.ACTIVE:
-            self._allocations.tell(open_.id, PreemptionRequested(f"the trial is {waiting.state}"))
+            self._allocations.insist(open_.id, PreemptionRequested(f"the trial is {waiting.state}"))
 
     def _unfinished_deletions(self) -> list[Experiment]:
         return self._store.experiments.find(ExperimentFilter(states=[S.DELETING]), Page())[0]
@@ -466,7 +478,7 @@ class ExperimentService:
     async def close(self) -> None:
         for inbox in list(self._inboxes.values()):
             await inbox.close()
-        for task in list(self._deleting):
+        for task in list(self._background):
             task.cancel()
 
     # Inboxes
