@@ -40,7 +40,8 @@ class AgentSocket(WebSocketHandler):
 
     def prepare(self) -> None:
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not self.services.identity.agent_token_ok(token.strip()):
+        token = token.strip()
+        if scheme.lower() != "bearer" or not token or not self.services.identity.agent_token_ok(token):
             raise Unauthenticated(
                 "the agent's token is missing or not this master's: give the agent the file"
                 " that the master wrote (detlab-agent --token-file)"

@@ -90,6 +90,7 @@ class Rig:
     port: int
     folder: Path
     agent_token: str
+    hub_token: str
     tokens: dict[str, str] = field(default_factory=dict)  # by user name
     _made: int = 0
 
@@ -300,8 +301,8 @@ async def running(folder: Path) -> AsyncIterator[Rig]:
     listening: HTTPServer = server(application(services))
     socket, port = bind_unused_port()
     listening.add_socket(socket)
-    agent_token = (folder / "agent-token").read_text().strip()
-    rig = Rig(services, store, f"http://127.0.0.1:{port}", port, folder, agent_token)
+    agent_token, hub_token = ((folder / name).read_text().strip() for name in ("agent-token", "hub-token"))
+    rig = Rig(services, store, f"http://127.0.0.1:{port}", port, folder, agent_token, hub_token)
     try:
         for name, number in USERS.items():
             rig.tokens[name] = await rig.token(number)
@@ -310,6 +311,7 @@ async def running(folder: Path) -> AsyncIterator[Rig]:
         listening.stop()
         await listening.close_all_connections()
         services.agents.close()
+        await services.servers.close()
         await services.experiments.close()
         await services.allocations.close()
         services.readers.shutdown(wait=True)
