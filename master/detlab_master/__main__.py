@@ -29,7 +29,9 @@ def main() -> None:
         level = "DEBUG" if config.log.level == "trace" else config.log.level.upper()
         logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         if config.log.level not in ("trace", "debug"):
-            logging.getLogger("tornado.access").setLevel(logging.WARNING)  # a line per request is for debugging
+            logging.getLogger("tornado.access").setLevel(
+                logging.WARNING
+            )  # a line per request is for debugging
         for warning in warnings:
             logging.getLogger("detlab_master").warning("%s", warning)
         with hold(config.folder, f"a master on port {config.port}"):

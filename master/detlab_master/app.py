@@ -24,12 +24,13 @@ from detlab_master.engine.allocations import AllocationService
 from detlab_master.engine.checkpoint_files import CheckpointFiles
 from detlab_master.engine.contexts import Contexts
 from detlab_master.engine.experiment_inbox import Pools
-from detlab_master.engine.experiments import ClusterDefaults, ExperimentService
+from detlab_master.engine.experiments import ExperimentService
 from detlab_master.engine.identity import Identity
 from detlab_master.engine.launch import Launcher
 from detlab_master.engine.logs import LogService
 from detlab_master.engine.servers import ServerService
 from detlab_master.engine.services import Services
+from detlab_master.engine.submissions import ClusterDefaults, Submissions
 from detlab_master.engine.topics import Topics
 from detlab_master.resources.agents import Agents, PoolConfig
 from detlab_master.store.sql import open_store
@@ -97,6 +98,14 @@ async def _wire(config: MasterConfig, store: Any, folder: Path) -> Services:
     files = CheckpointFiles()
     priorities = {pool.pool_name: _pool(config, pool).default_priority for pool in config.resource_pools}
     defaults = config.task_container_defaults
+    submissions = Submissions(
+        store,
+        agents,
+        ClusterDefaults(
+            config=_experiment_defaults(config, folder),
+            reject_impossible=config.launch_error,
+        ),
+    )
     experiments = ExperimentService(
         store=store,
         ids=ids,
@@ -104,10 +113,7 @@ async def _wire(config: MasterConfig, store: Any, folder: Path) -> Services:
         resources=agents,
         files=files,
         pools=Pools(priorities.__getitem__, defaults.preemption_timeout),
-        defaults=ClusterDefaults(
-            config=_experiment_defaults(config, folder),
-            reject_impossible=config.launch_error,
-        ),
+        submissions=submissions,
     )
     master_url = config.task_master_url or f"http://{_reachable(config.bind_ip)}:{config.port}"
     launcher = Launcher(store, cluster, agents, master_url)

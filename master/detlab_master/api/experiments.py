@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from detlab_master.api.base import MAX_BODY, ApiHandler, Rule
@@ -14,7 +15,7 @@ from detlab_master.api.unpacking import Unpacker
 from detlab_master.core.errors import NotFound
 from detlab_master.core.permissions import Access, Kind
 from detlab_master.core.records import Experiment
-from detlab_master.engine.experiments import CreateExperiment
+from detlab_master.engine.submissions import CreateExperiment
 
 if TYPE_CHECKING:
     from detlab_master.engine.services import Services
@@ -65,6 +66,8 @@ class Experiments(ExperimentHandler):
         try:
             asked = _asked(Fields(unpacked.fields), unpacked.sha256, unpacked.size)
             if incoming is not None and not asked.validate_only:
+                # Refused first, kept then: nothing would remove the context of an experiment that never came to be.
+                await self.services.experiments.create(self.principal, replace(asked, validate_only=True))
                 await self.read(self.services.contexts.adopt, incoming, unpacked.sha256)
             created = await self.services.experiments.create(self.principal, asked)
         finally:

@@ -1,0 +1,164 @@
+"""From what a person submits to an experiment that may start: its configuration is complete, its sources are theirs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from coolname import generate_slug
+
+from detlab_master.core.errors import Invalid, NotFound
+from detlab_master.core.expconf import parse_experiment_config, resolve
+from detlab_master.core.permissions import Principal, may_see
+from detlab_master.core.records import Experiment, Json
+from detlab_master.core.states import ExperimentState
+from detlab_master.engine import clock
+from detlab_master.resources.base import ResourceManager
+from detlab_master.store.base import Store
+
+SLOTS_EXCEEDED = "LAUNCH_WARNING_CURRENT_SLOTS_EXCEEDED"
+
+
+@dataclass(frozen=True)
+class CreateExperiment:
+    """What a person submits. The context (model definition) is in the data folder already, named by its SHA-256."""
+
+    config_text: str
+    context_sha256: str = ""
+    context_bytes: int = 0
+    activate: bool = True
+    validate_only: bool = False
+    parent_id: int | None = None
+    project_id: int | None = None
+    template: str | None = None
+
+
+@dataclass(frozen=True)
+class CreatedExperiment:
+    experiment: Experiment
+    warnings: list[str]  # for people
+    launch_warnings: list[str]  # names of the API's enum
+
+
+@dataclass(frozen=True)
+class ClusterDefaults:
+    """What the cluster adds to every experiment's configuration."""
+
+    config: Json  # see core.expconf.defaults.cluster_config
+    reject_impossible: bool  # master.yaml's launch_error: a request that can never fit is refused
+
+
+class Submissions:
+    """Checks what is submitted.
+
+    Args:
+        defaults: what the cluster adds.
+    """
+
+    def __init__(self, store: Store, resources: ResourceManager, defaults: ClusterDefaults) -> None:
+        self._store = store
+        self._resources = resources
+        self._defaults = defaults
+
+    async def draft(self, principal: Principal, asked: CreateExperiment) -> CreatedExperiment:
+        """The experiment as it would start, without an id.
+
+        Raises:
+            ConfigErrors: the configuration is wrong; all that is wrong with it, by path.
+            NotFound: its template, parent, project or warm-start source is not there for this user.
+            Invalid: no pool of that name, or more slots than the pool can ever give.
+        """
+        submitted = await asyncio.to_thread(parse_experiment_config, asked.config_text)  # it takes its time
+        if asked.template:
+            raise NotFound(f"template {asked.template!r} not found")
+        now = clock.now()
+        resolved = resolve(
+            submitted,
+            defaults=dict(self._defaults.config),
+            experiment_seed=int(now) & 0xFFFFFFFF,
+            default_name=generate_slug(3),
+        )
+        config = resolved.as_dict
+        launch_warnings = self._place(config)
+        project_id = await self._project(asked, config)
+        parent = await self._parent(principal, asked)
+        await self._warm_start(principal, config)
+        experiment = Experiment(
+            id=0,
+            job_id="",
+            owner_id=principal.user_id,
+            project_id=project_id,
+            state=ExperimentState.ACTIVE if asked.activate else ExperimentState.PAUSED,
+            config=config,
+            original_config=asked.config_text,
+            context_sha256=asked.context_sha256 or (parent.context_sha256 if parent else ""),
+            context_bytes=asked.context_bytes or (parent.context_bytes if parent else 0),
+            start_time=now,
+            name=config["name"],
+            description=config.get("description") or "",
+            labels=tuple(config.get("labels") or ()),
+            forked_from=parent.id if parent else None,
+        )
+        return CreatedExperiment(experiment, list(resolved.warnings), launch_warnings)
+
+    def _place(self, config: Json) -> list[str]:
+        """Refuse or warn where the slots do not exist."""
+        resources = config["resources"]
+        slots, name = resources["slots_per_trial"], resources["resource_pool"]
+        pools = {pool.name: pool for pool in self._resources.pools()}
+        have = pools[name].slots_total
+        if slots <= have:
+            return []
+        if have and self._defaults.reject_impossible:
+            raise Invalid(
+                f"resources.slots_per_trial is {slots}, and the resource pool {name!r} has {have} slots in all:"
+                " the experiment could never start. Ask for fewer slots or for another pool"
+            )
+        return [SLOTS_EXCEEDED]
+
+    async def _project(self, asked: CreateExperiment, config: Mapping[str, object]) -> int:
+        workspace, project = str(config.get("workspace") or ""), str(config.get("project") or "")
+        if asked.project_id:
+            found = await asyncio.to_thread(self._store.projects.project, asked.project_id)
+            if found is None:
+                raise NotFound(f"project '{asked.project_id}' not found")
+            return found.id
+        if not workspace and not project:
+            return 1
+        if not workspace or not project:
+            raise Invalid("the configuration names only one of workspace and project: give both, or neither")
+        found = await asyncio.to_thread(self._store.projects.find, workspace, project)
+        if found is None:
+            raise NotFound(f"project {project!r} in workspace {workspace!r} not found")
+        return found.id
+
+    async def _parent(self, principal: Principal, asked: CreateExperiment) -> Experiment | None:
+        if not asked.parent_id:
+            return None
+        parent = await asyncio.to_thread(self._store.experiments.get, asked.parent_id)
+        if parent is None or not may_see(principal, parent.owner_id):
+            raise NotFound(f"experiment '{asked.parent_id}' not found")
+        return parent
+
+    async def _warm_start(self, principal: Principal, config: dict[str, object]) -> None:
+        """Check the checkpoint that all trials start from; a source trial becomes its latest checkpoint."""
+        searcher = config["searcher"]
+        assert isinstance(searcher, dict)
+        trial_id, uuid = searcher.get("source_trial_id"), searcher.get("source_checkpoint_uuid")
+        if trial_id is None and uuid is None:
+            return
+        if trial_id is not None:
+            checkpoint = await asyncio.to_thread(self._store.checkpoints.latest, trial_id)
+            what = f"a checkpoint of trial '{trial_id}' (searcher.source_trial_id)"
+        else:
+            checkpoint = await asyncio.to_thread(self._store.checkpoints.get, str(uuid))
+            what = f"checkpoint '{uuid}' (searcher.source_checkpoint_uuid)"
+        source = (
+            await asyncio.to_thread(self._store.experiments.get, checkpoint.experiment_id)
+            if checkpoint
+            else None
+        )
+        if checkpoint is None or source is None or not may_see(principal, source.owner_id):
+            raise NotFound(f"{what} not found")
+        searcher["source_checkpoint_uuid"] = checkpoint.uuid
