@@ -12,6 +12,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import sys
 import urllib.error
 import urllib.request
@@ -70,6 +71,9 @@ async def _run(place: Place) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     failed: asyncio.Future[str] = loop.create_future()
+    if (problem := _port_problem(place.port)) is not None:
+        failed.set_result(problem)
+        return _say_failure(failed)
     master = _Part("master", [*_master_command(place)], place.folder / "master.log", failed)
     agent = _Part("agent", [*_agent_command(place)], place.folder / "agent.log", failed)
     try:
@@ -90,6 +94,18 @@ async def _run(place: Place) -> int:
         print(
             "Detlab has ended. Experiments that were running go on from their checkpoints at the next `make up`."
         )
+
+
+def _port_problem(port: int) -> str | None:
+    """Why the port cannot be used. Asked first, for what listens there already may answer like a master of ours."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except (OSError, OverflowError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error).rstrip(".")
+            return f"port {port} cannot be used: {why}. Choose another, for example: make up PORT=9000"
+    return None
 
 
 def _master_command(place: Place) -> Sequence[str]:
