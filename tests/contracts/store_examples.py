@@ -172,6 +172,39 @@ def checkpoint(uuid: str = "uuid-1", **changes: Any) -> records.Checkpoint:
     return records.Checkpoint(uuid=uuid, **{**values, **changes})
 
 
+def model(id: int = 1, **changes: Any) -> records.Model:
+    values: dict[str, Any] = {
+        "name": f"model {id}",
+        "owner_id": 1,
+        "workspace_id": 1,
+        "created_at": 40.5,
+        "updated_at": 41.25,
+        "description": "Größe",
+        "notes": "two\nlines",
+        "labels": ("b", "a"),
+        "metadata": {"accuracy": 0.5, "nested": {"deep": [1, None]}},
+        "archived": True,
+        "last_version": 7,
+    }
+    return records.Model(id=id, **{**values, **changes})
+
+
+def model_version(version: int = 1, model_id: int = 1, **changes: Any) -> records.ModelVersion:
+    values: dict[str, Any] = {
+        "id": 10 * model_id + version,
+        "checkpoint_uuid": "uuid-1",
+        "owner_id": 1,
+        "created_at": 42.5,
+        "updated_at": 43.25,
+        "name": "the first",
+        "comment": "Ада",
+        "notes": "two\nlines",
+        "labels": ("b", "a"),
+        "metadata": {"accuracy": 0.5},
+    }
+    return records.ModelVersion(model_id=model_id, version=version, **{**values, **changes})
+
+
 def log(text: str = "hello\n", **changes: Any) -> records.LogLine:
     values: dict[str, Any] = {
         "task_id": "1.task-1",

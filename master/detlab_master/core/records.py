@@ -210,6 +210,40 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Model:
+    """A model of the registry: a name under which checkpoints are kept as versions."""
+
+    id: int
+    name: str  # one of its owner's only
+    owner_id: int
+    workspace_id: int
+    created_at: float
+    updated_at: float  # the model itself, or a version added
+    description: str = ""
+    notes: str = ""
+    labels: tuple[str, ...] = ()
+    metadata: Json = field(default_factory=dict)
+    archived: bool = False
+    last_version: int = 0  # the highest number that a version of it ever had: numbers are not used again
+
+
+@dataclass(frozen=True)
+class ModelVersion:
+    id: int
+    model_id: int
+    version: int  # 1, 2, 3... within the model
+    checkpoint_uuid: str
+    owner_id: int  # who registered it
+    created_at: float
+    updated_at: float
+    name: str = ""
+    comment: str = ""
+    notes: str = ""
+    labels: tuple[str, ...] = ()
+    metadata: Json = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class SearcherEvent:
     experiment_id: int
     seq: int  # 0, 1, 2... in the order in which the searcher saw them

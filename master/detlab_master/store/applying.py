@@ -3,8 +3,8 @@
 Most writes put a whole row into one table. Those wait until the end, table by table, and go to the database as one
 statement for each table: of several `SaveTrial` with the same id only the last is written, and parents go before their
 children. That changes nothing of the outcome, because rows of different tables touch each other through foreign keys
-only. A write that looks at what is there (`ArchiveReports`, `ReplaceReport`, `DeleteExperiment`) has the waiting rows
-written first. Users and sessions belong to nothing else and are written at once.
+only. A write that looks at what is there (`ArchiveReports`, `ReplaceReport`, `DeleteExperiment`, `DeleteModel`) has the
+waiting rows written first. Users, sessions and models belong to nothing that waits and are written at once.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from detlab_master.store import records, tables
 from detlab_master.store.base import StoreConflict
-from detlab_master.store.rows import checkpoint_row, experiment_row, log_row, report_row
+from detlab_master.store.rows import checkpoint_row, experiment_row, log_row, model_row, report_row
 from detlab_master.store.writes import (
     AppendLogs,
     AppendSearcherEvent,
     ArchiveReports,
     DeleteExperiment,
+    DeleteModel,
+    DeleteModelVersion,
     DeleteSession,
     DeleteSessionsOf,
     InsertReport,
@@ -31,6 +33,8 @@ from detlab_master.store.writes import (
     SaveAllocation,
     SaveCheckpoint,
     SaveExperiment,
+    SaveModel,
+    SaveModelVersion,
     SaveSession,
     SaveTask,
     SaveTrial,
@@ -56,6 +60,7 @@ _PARENTS_FIRST: Final = (
     tables.searcher_events,
     tables.metric_reports,
     tables.checkpoints,
+    tables.model_versions,
     tables.task_logs,
 )
 
@@ -89,6 +94,8 @@ class Applier:
                 tables.trials,
                 tables.allocations,
                 tables.checkpoints,
+                tables.models,
+                tables.model_versions,
                 tables.retired_ids,
             )
         }
@@ -139,6 +146,10 @@ class Applier:
                     rows[tables.allocations][allocation.id] = vars(allocation)
                 case SaveCheckpoint(checkpoint):
                     rows[tables.checkpoints][checkpoint.uuid] = checkpoint_row(checkpoint)
+                case SaveModelVersion(version):
+                    rows[tables.model_versions][version.model_id, version.version] = vars(version)
+                case SaveModel(model):
+                    connection.execute(self._statements[tables.models], model_row(model))
                 case SaveUser(user):
                     connection.execute(self._statements[tables.users], vars(user))
                 case SaveSession(session):
@@ -160,6 +171,12 @@ class Applier:
                 case DeleteExperiment(experiment_id):
                     self._flush(connection, waiting)
                     self._delete_experiment(connection, experiment_id)
+                case DeleteModel(model_id):
+                    self._flush(connection, waiting)
+                    self._delete_model(connection, model_id)
+                case DeleteModelVersion(model_id, number):
+                    self._flush(connection, waiting)
+                    self._delete_versions(connection, model_id, number)
                 case AddStorage(digest, config):
                     row = {"digest": digest, "config": config}
                     connection.execute(self._statements[tables.checkpoint_storages], row)
@@ -201,6 +218,21 @@ class Applier:
             self._retire(connection, "experiment", experiment_id)
         if last_trial is not None:
             self._retire(connection, "trial", last_trial)
+
+    def _delete_model(self, connection: sa.Connection, model_id: int) -> None:
+        self._delete_versions(connection, model_id)
+        deleted = connection.execute(sa.delete(tables.models).where(tables.models.c.id == model_id))
+        if deleted.rowcount:
+            self._retire(connection, "model", model_id)
+
+    def _delete_versions(self, connection: sa.Connection, model_id: int, number: int | None = None) -> None:
+        """``number``: None for all versions of the model."""
+        v = tables.model_versions.c
+        which = [v.model_id == model_id, *([] if number is None else [v.version == number])]
+        last = connection.scalar(sa.select(sa.func.max(v.id)).where(*which))
+        if last is not None:
+            connection.execute(sa.delete(tables.model_versions).where(*which))
+            self._retire(connection, "model_version", last)
 
     def _retire(self, connection: sa.Connection, kind: str, id: int) -> None:
         retired = tables.retired_ids

@@ -84,6 +84,19 @@ class LogFilter:
     before: float | None = None  # inclusive
 
 
+@dataclass(frozen=True)
+class ModelFilter:
+    """Fields that are None do not filter; ``owner_ids`` is how a user who is no admin sees only their own."""
+
+    owner_ids: Sequence[int] | None = None
+    ids: Sequence[int] | None = None
+    workspace_ids: Sequence[int] | None = None
+    archived: bool | None = None
+    name: str | None = None  # substring, case-insensitive
+    description: str | None = None  # substring, case-insensitive
+    labels: Sequence[str] | None = None  # has all of them
+
+
 class UserReads(Protocol):
     def get(self, user_id: int) -> records.User | None: ...
     def by_name(self, username: str) -> records.User | None: ...
@@ -96,6 +109,7 @@ class ProjectReads(Protocol):
 
     def project(self, project_id: int) -> records.Project | None: ...
     def workspace(self, workspace_id: int) -> records.Workspace | None: ...
+    def workspace_by_name(self, name: str) -> records.Workspace | None: ...
     def find(self, workspace_name: str, project_name: str) -> records.Project | None: ...
 
 
@@ -181,6 +195,35 @@ class CheckpointReads(Protocol):
         ...
 
 
+class ModelReads(Protocol):
+    def get(self, model_id: int) -> records.Model | None: ...
+    def by_name(self, name: str) -> list[records.Model]:
+        """Those of all owners that have exactly this name, by id."""
+        ...
+
+    def find(self, where: ModelFilter, page: Page) -> tuple[list[records.Model], int]:
+        """That page of the matching models, and how many match in all.
+
+        order_by: id, name, description, created_at, updated_at, workspace_id, num_versions; ValueError for others.
+        """
+        ...
+
+    def version_counts(self, model_ids: Sequence[int]) -> dict[int, int]:
+        """How many versions each has; models without one are left out."""
+        ...
+
+    def version(self, model_id: int, version: int) -> records.ModelVersion | None: ...
+    def versions(self, model_id: int, page: Page) -> tuple[list[records.ModelVersion], int]:
+        """order_by: id, version, created_at; ValueError for others."""
+        ...
+
+    def registered(
+        self, *, checkpoint_uuids: Sequence[str] | None = None, experiment_id: int | None = None
+    ) -> list[records.ModelVersion]:
+        """The versions that hold one of these checkpoints, or one of that experiment, by id."""
+        ...
+
+
 class LogReads(Protocol):
     def find(
         self, where: LogFilter, *, after_id: int = 0, limit: int | None = None, descending: bool = False
@@ -193,13 +236,15 @@ class LogReads(Protocol):
 class HighestIds:
     """The highest ids that were ever in use, 0 where none was: the engine counts on from here.
 
-    Experiments and trials that were deleted count, because folders and log lines elsewhere still bear their ids.
+    Those that were deleted count, because folders, log lines and people elsewhere still know them by their ids.
     """
 
     experiment: int
     trial: int
     user: int
     queue_order: int
+    model: int = 0
+    model_version: int = 0
 
 
 class Store(Protocol):
@@ -215,6 +260,8 @@ class Store(Protocol):
     def metrics(self) -> MetricReads: ...
     @property
     def checkpoints(self) -> CheckpointReads: ...
+    @property
+    def models(self) -> ModelReads: ...
     @property
     def logs(self) -> LogReads: ...
 

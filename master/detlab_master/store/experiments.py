@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.elements import ColumnElement
 
 from detlab_master.core.states import CheckpointState, ExperimentState
@@ -110,11 +109,5 @@ class SqlExperiments:
         if where.description is not None:
             found.append(self._reader.contains(_e.folded_description, where.description.casefold()))
         if where.labels is not None:
-            found.extend(self._has_label(label) for label in where.labels)
+            found.extend(self._reader.has_item(_e.labels, label) for label in where.labels)
         return found
-
-    def _has_label(self, label: str) -> ColumnElement[bool]:
-        if self._reader.dialect == "postgresql":
-            return sa.type_coerce(_e.labels, postgresql.JSONB()).contains([label])
-        of_experiment = sa.func.json_each(_e.labels).table_valued("value")
-        return sa.exists().where(of_experiment.c.value == label)

@@ -18,6 +18,7 @@ from detlab_master.store.memory_reads import (
     MemoryExperiments,
     MemoryLogs,
     MemoryMetrics,
+    MemoryModels,
     MemoryProjects,
     MemoryTrials,
     MemoryUsers,
@@ -42,6 +43,7 @@ class MemoryStore:
         self._trials = MemoryTrials(data, lock)
         self._metrics = MemoryMetrics(data, lock)
         self._checkpoints = MemoryCheckpoints(data, lock)
+        self._models = MemoryModels(data, lock)
         self._logs = MemoryLogs(data, lock)
 
     @property
@@ -67,6 +69,10 @@ class MemoryStore:
     @property
     def checkpoints(self) -> MemoryCheckpoints:
         return self._checkpoints
+
+    @property
+    def models(self) -> MemoryModels:
+        return self._models
 
     @property
     def logs(self) -> MemoryLogs:
@@ -96,6 +102,10 @@ class MemoryStore:
                 trial=max((data.retired.get("trial", 0), *data.trials)),
                 user=max((0, *data.users)),
                 queue_order=max((0, *(a.queue_order for a in data.allocations.values()))),
+                model=max((data.retired.get("model", 0), *data.models)),
+                model_version=max(
+                    (data.retired.get("model_version", 0), *(one.id for one in data.versions.values()))
+                ),
             )
 
     def cluster_id(self) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from detlab_master.core.states import CheckpointState, ExperimentState, TrialState
 from detlab_master.store import records
-from detlab_master.store.base import ExperimentFilter, ExperimentTotals, LogFilter, Page
+from detlab_master.store.base import ExperimentFilter, ExperimentTotals, LogFilter, ModelFilter, Page
 from detlab_master.store.checkpoints import storage_digest
 from detlab_master.store.experiments import KEPT_CHECKPOINTS
 from detlab_master.store.logs import line_test
@@ -42,7 +43,9 @@ class Data:
         self.storages: dict[str, int] = {}  # by digest
         self.logs: dict[str, dict[int, records.LogLine]] = {}  # by task and id
         self.shipped: dict[tuple[str, int], None] = {}  # (container, offset) of the lines
-        self.retired: dict[str, int] = {}  # highest ids of deleted experiments and trials
+        self.models: dict[int, records.Model] = {}
+        self.versions: dict[tuple[int, int], records.ModelVersion] = {}  # by model and number
+        self.retired: dict[str, int] = {}  # highest ids of what was deleted
         self.numbers: dict[str, int] = {"report": 0, "log": 0}  # last ids given
 
 
@@ -92,6 +95,9 @@ class MemoryProjects(_Reads):
 
     def workspace(self, workspace_id: int) -> records.Workspace | None:
         return self._data.workspaces.get(workspace_id)
+
+    def workspace_by_name(self, name: str) -> records.Workspace | None:
+        return next((one for one in self._data.workspaces.values() if one.name == name), None)
 
     def find(self, workspace_name: str, project_name: str) -> records.Project | None:
         for project in self._data.projects.values():
@@ -262,6 +268,60 @@ class MemoryCheckpoints(_Reads):
     def storage_id(self, config: records.Json) -> int:
         with self._lock:
             return self._data.storages.setdefault(storage_digest(config), len(self._data.storages) + 1)
+
+
+class MemoryModels(_Reads):
+    def get(self, model_id: int) -> records.Model | None:
+        return self._data.models.get(model_id)
+
+    def by_name(self, name: str) -> list[records.Model]:
+        with self._lock:
+            found = [model for model in self._data.models.values() if model.name == name]
+        return sorted(found, key=lambda model: model.id)
+
+    def find(self, where: ModelFilter, page: Page) -> tuple[list[records.Model], int]:
+        plain = ["id", "name", "description", "created_at", "updated_at", "workspace_id"]
+        with self._lock:
+            orders: dict[str, Callable[[records.Model], Any]] = {name: _field(name) for name in plain}
+            orders["num_versions"] = lambda model: self.version_counts([model.id]).get(model.id, 0)
+            found = (model for model in self._data.models.values() if _model_matches(model, where))
+            return _page(found, page, orders)
+
+    def version_counts(self, model_ids: Sequence[int]) -> dict[int, int]:
+        with self._lock:
+            return dict(Counter(model_id for model_id, _ in self._data.versions if model_id in model_ids))
+
+    def version(self, model_id: int, version: int) -> records.ModelVersion | None:
+        return self._data.versions.get((model_id, version))
+
+    def versions(self, model_id: int, page: Page) -> tuple[list[records.ModelVersion], int]:
+        with self._lock:
+            found = [version for version in self._data.versions.values() if version.model_id == model_id]
+        return _page(found, page, {name: _field(name) for name in ("id", "version", "created_at")})
+
+    def registered(
+        self, *, checkpoint_uuids: Sequence[str] | None = None, experiment_id: int | None = None
+    ) -> list[records.ModelVersion]:
+        with self._lock:
+            found = [
+                version
+                for version in self._data.versions.values()
+                if _among(version.checkpoint_uuid, checkpoint_uuids)
+                and experiment_id in (None, self._data.checkpoints[version.checkpoint_uuid].experiment_id)
+            ]
+        return sorted(found, key=lambda version: version.id)
+
+
+def _model_matches(model: records.Model, where: ModelFilter) -> bool:
+    return (
+        _among(model.owner_id, where.owner_ids)
+        and _among(model.id, where.ids)
+        and _among(model.workspace_id, where.workspace_ids)
+        and (where.archived is None or model.archived == where.archived)
+        and (where.name is None or where.name.casefold() in model.name.casefold())
+        and (where.description is None or where.description.casefold() in model.description.casefold())
+        and (where.labels is None or set(where.labels) <= set(model.labels))
+    )
 
 
 class MemoryLogs(_Reads):

@@ -17,6 +17,8 @@ from detlab_master.store.writes import (
     AppendSearcherEvent,
     ArchiveReports,
     DeleteExperiment,
+    DeleteModel,
+    DeleteModelVersion,
     DeleteSession,
     DeleteSessionsOf,
     InsertReport,
@@ -24,6 +26,8 @@ from detlab_master.store.writes import (
     SaveAllocation,
     SaveCheckpoint,
     SaveExperiment,
+    SaveModel,
+    SaveModelVersion,
     SaveSession,
     SaveTask,
     SaveTrial,
@@ -116,6 +120,23 @@ def apply(data: Data, journal: Journal, write: Write) -> None:
             _parent(data.trials, checkpoint.trial_id, "trial")
             journal.put(data.checkpoints, checkpoint.uuid, checkpoint)
             journal.put(data.checkpoints_of.setdefault(checkpoint.trial_id, {}), checkpoint.uuid, None)
+        case SaveModel(model):
+            _parent(data.workspaces, model.workspace_id, "workspace")
+            for other in data.models.values():
+                if (other.name, other.owner_id) == (model.name, model.owner_id) and other.id != model.id:
+                    raise StoreConflict(f"user {model.owner_id} has a model {model.name!r} already")
+            journal.put(data.models, model.id, model)
+        case SaveModelVersion(version):
+            _parent(data.models, version.model_id, "model")
+            _parent(data.checkpoints, version.checkpoint_uuid, "checkpoint")
+            journal.put(data.versions, (version.model_id, version.version), version)
+        case DeleteModel(model_id):
+            _delete_versions(data, journal, [key for key in data.versions if key[0] == model_id])
+            if model_id in data.models:
+                journal.drop(data.models, model_id)
+                _retire(data, journal, "model", model_id)
+        case DeleteModelVersion(model_id, number):
+            _delete_versions(data, journal, [key for key in data.versions if key == (model_id, number)])
         case AppendLogs(lines):
             for line in lines:
                 _append_line(data, journal, line)
@@ -171,9 +192,24 @@ def _drop_sessions(data: Data, journal: Journal, allocation_ids: set[str]) -> No
             journal.drop(data.sessions, session.token_hash)
 
 
+def _delete_versions(data: Data, journal: Journal, keys: list[tuple[int, int]]) -> None:
+    for key in keys:
+        _retire(data, journal, "model_version", data.versions[key].id)
+        journal.drop(data.versions, key)
+
+
+def _retire(data: Data, journal: Journal, kind: str, id: int) -> None:
+    journal.put(data.retired, kind, max(id, data.retired.get(kind, 0)))
+
+
 def _delete_experiment(data: Data, journal: Journal, experiment_id: int) -> None:
     if experiment_id not in data.experiments:
         return
+    for version in data.versions.values():
+        if data.checkpoints[version.checkpoint_uuid].experiment_id == experiment_id:
+            raise StoreConflict(
+                f"experiment {experiment_id} has a checkpoint in the model registry: {version.checkpoint_uuid}"
+            )
     for trial_id in data.trials_of.get(experiment_id, {}):
         for report in data.reports.get(trial_id, {}).values():
             journal.drop(data.live, (trial_id, report.group, report.steps_completed))
@@ -182,7 +218,7 @@ def _delete_experiment(data: Data, journal: Journal, experiment_id: int) -> None
             journal.drop(data.checkpoints, checkpoint)
         journal.drop(data.checkpoints_of, trial_id)
         journal.drop(data.trials, trial_id)
-        journal.put(data.retired, "trial", max(trial_id, data.retired.get("trial", 0)))
+        _retire(data, journal, "trial", trial_id)
     journal.drop(data.trials_of, experiment_id)
     for task in [task for task in data.tasks.values() if task.experiment_id == experiment_id]:
         for line in data.logs.get(task.id, {}).values():
@@ -198,4 +234,4 @@ def _delete_experiment(data: Data, journal: Journal, experiment_id: int) -> None
         journal.drop(data.tasks, task.id)
     journal.drop(data.events, experiment_id)
     journal.drop(data.experiments, experiment_id)
-    journal.put(data.retired, "experiment", max(experiment_id, data.retired.get("experiment", 0)))
+    _retire(data, journal, "experiment", experiment_id)

@@ -8,6 +8,7 @@ from detlab_master.store.rows import PROJECTS, WORKSPACES
 
 _PROJECT = PROJECTS.where_equal(PROJECTS.c.id)
 _WORKSPACE = WORKSPACES.where_equal(WORKSPACES.c.id)
+_WORKSPACE_BY_NAME = WORKSPACES.where_equal(WORKSPACES.c.name)
 
 
 class SqlProjects:
@@ -19,6 +20,9 @@ class SqlProjects:
 
     def workspace(self, workspace_id: int) -> records.Workspace | None:
         return self._reader.one(WORKSPACES, _WORKSPACE, key=workspace_id)
+
+    def workspace_by_name(self, name: str) -> records.Workspace | None:
+        return self._reader.one(WORKSPACES, _WORKSPACE_BY_NAME, key=name)
 
     def find(self, workspace_name: str, project_name: str) -> records.Project | None:
         statement = (

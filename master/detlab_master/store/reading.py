@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from detlab_master.store.base import Page, StoreConflict, StoreUnavailable
 from detlab_master.store.rows import R, Select, Shape
@@ -50,6 +51,13 @@ class Reader:
         if page.limit is not None:
             statement = statement.limit(page.limit)
         return self.all(shape, statement), total
+
+    def has_item(self, column: ColumnElement[Any], item: str) -> ColumnElement[bool]:
+        """Whether the JSON list in the column holds that string."""
+        if self.dialect == "postgresql":
+            return sa.type_coerce(column, postgresql.JSONB()).contains([item])
+        items = sa.func.json_each(column).table_valued("value")
+        return sa.exists().where(items.c.value == item)
 
     def contains(self, column: ColumnElement[str], text: str) -> ColumnElement[bool]:
         """Whether the text stands in the column, letter for letter."""

@@ -51,14 +51,24 @@ TRIALS: Final = Shape(records.Trial, tables.trials)
 ALLOCATIONS: Final = Shape(records.Allocation, tables.allocations)
 REPORTS: Final = Shape(records.MetricReport, tables.metric_reports)
 CHECKPOINTS: Final = Shape(records.Checkpoint, tables.checkpoints)
+MODELS: Final = Shape(records.Model, tables.models)
+MODEL_VERSIONS: Final = Shape(records.ModelVersion, tables.model_versions)
 LOGS: Final = Shape(records.LogLine, tables.task_logs)
 
 
 def experiment_row(experiment: records.Experiment) -> dict[str, Any]:
+    return _with_folded(experiment)
+
+
+def model_row(model: records.Model) -> dict[str, Any]:
+    return _with_folded(model)
+
+
+def _with_folded(record: records.Experiment | records.Model) -> dict[str, Any]:
     return {
-        **vars(experiment),
-        "folded_name": experiment.name.casefold(),
-        "folded_description": experiment.description.casefold(),
+        **vars(record),
+        "folded_name": record.name.casefold(),
+        "folded_description": record.description.casefold(),
     }
 
 

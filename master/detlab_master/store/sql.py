@@ -20,6 +20,7 @@ from detlab_master.store.columns import dump_json
 from detlab_master.store.experiments import SqlExperiments
 from detlab_master.store.logs import SqlLogs
 from detlab_master.store.metrics import SqlMetrics
+from detlab_master.store.models import SqlModels
 from detlab_master.store.projects import SqlProjects
 from detlab_master.store.reading import Reader, store_errors
 from detlab_master.store.trials import SqlTrials
@@ -75,6 +76,7 @@ class SqlStore:
         self._trials = SqlTrials(self._reader)
         self._metrics = SqlMetrics(self._reader)
         self._checkpoints = SqlCheckpoints(self._reader, self._add_storage)
+        self._models = SqlModels(self._reader)
         self._logs = SqlLogs(self._reader)
 
     @property
@@ -102,6 +104,10 @@ class SqlStore:
         return self._checkpoints
 
     @property
+    def models(self) -> SqlModels:
+        return self._models
+
+    @property
     def logs(self) -> SqlLogs:
         return self._logs
 
@@ -119,6 +125,8 @@ class SqlStore:
                         tables.trials.c.id,
                         tables.users.c.id,
                         tables.allocations.c.queue_order,
+                        tables.models.c.id,
+                        tables.model_versions.c.id,
                     )
                 )
             )
@@ -128,6 +136,8 @@ class SqlStore:
             trial=max(row[1], retired.get("trial", 0)),
             user=row[2],
             queue_order=row[3],
+            model=max(row[4], retired.get("model", 0)),
+            model_version=max(row[5], retired.get("model_version", 0)),
         )
 
     def cluster_id(self) -> str:

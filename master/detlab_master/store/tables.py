@@ -1,7 +1,8 @@
 """The tables. A column has the name of the record's field that it holds; the few others are explained where they stand.
 
 Rows belong to their parents by foreign key: trials, tasks and searcher events to an experiment, allocations to a task,
-reports and checkpoints to a trial. So nothing late can write to an experiment that was deleted. Users are never deleted,
+reports and checkpoints to a trial, model versions to their model and their checkpoint. So nothing late can write to an
+experiment that was deleted, and none is deleted whose checkpoints are in the registry. Users are never deleted,
 and log lines may come when their task is gone: neither is bound. Ids are given by the engine, apart from those of
 reports and log lines. A change here wants a migration beside it; tests/master/store/test_migrations.py compares the two.
 """
@@ -52,7 +53,8 @@ metadata = sa.MetaData(naming_convention=NAMING)
 # One row: what this cluster is called for ever.
 cluster = sa.Table("cluster", metadata, sa.Column("cluster_id", TEXT, primary_key=True))
 
-# The highest ids of deleted experiments and trials ("experiment", "trial"): folders bear them, so they are not used again.
+# The highest ids of what was deleted ("experiment", "trial", "model", "model_version"): they are not used again, because
+# folders, notebooks and people remember them.
 retired_ids = sa.Table(
     "retired_ids",
     metadata,
@@ -268,6 +270,43 @@ checkpoint_storages = sa.Table(
     sa.Column("digest", TEXT, nullable=False),  # SHA-256 of the configuration's JSON with sorted keys
     sa.Column("config", JSON, nullable=False),
     sa.UniqueConstraint("digest"),
+)
+
+models = sa.Table(
+    "models",
+    metadata,
+    sa.Column("id", INT, primary_key=True, autoincrement=False),
+    sa.Column("name", TEXT, nullable=False),
+    sa.Column("owner_id", INT, nullable=False),
+    sa.Column("workspace_id", INT, sa.ForeignKey(workspaces.c.id), nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("updated_at", sa.Double, nullable=False),
+    sa.Column("description", TEXT, nullable=False),
+    sa.Column("notes", TEXT, nullable=False),
+    sa.Column("labels", _TUPLE, nullable=False),
+    sa.Column("metadata", JSON, nullable=False),
+    sa.Column("archived", sa.Boolean, nullable=False),
+    sa.Column("last_version", INT, nullable=False),
+    sa.Column("folded_name", TEXT, nullable=False),  # as in experiments
+    sa.Column("folded_description", TEXT, nullable=False),
+    sa.UniqueConstraint("name", "owner_id"),
+)
+
+model_versions = sa.Table(
+    "model_versions",
+    metadata,
+    sa.Column("id", INT, nullable=False),
+    sa.Column("model_id", INT, sa.ForeignKey(models.c.id), primary_key=True, autoincrement=False),
+    sa.Column("version", INT, primary_key=True, autoincrement=False),
+    sa.Column("checkpoint_uuid", TEXT, sa.ForeignKey(checkpoints.c.uuid), nullable=False, index=True),
+    sa.Column("owner_id", INT, nullable=False),
+    sa.Column("created_at", sa.Double, nullable=False),
+    sa.Column("updated_at", sa.Double, nullable=False),
+    sa.Column("name", TEXT, nullable=False),
+    sa.Column("comment", TEXT, nullable=False),
+    sa.Column("notes", TEXT, nullable=False),
+    sa.Column("labels", _TUPLE, nullable=False),
+    sa.Column("metadata", JSON, nullable=False),
 )
 
 task_logs = sa.Table(

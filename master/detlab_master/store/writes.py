@@ -2,7 +2,8 @@
 
 ``Save*`` writes replace the whole record of that id, or create it. A record's parent (the experiment of a trial, task or
 searcher event, the project of an experiment, the task of an allocation, the trial of a report or checkpoint) is there
-already or comes earlier in the transaction; else the transaction fails. What is to be deleted and is not there is no
+already or comes earlier in the transaction, as are the model and the checkpoint of a model version; else the transaction
+fails. What is to be deleted and is not there is no
 error.
 """
 
@@ -42,7 +43,10 @@ class SaveExperiment:
 
 @dataclass(frozen=True)
 class DeleteExperiment:
-    """With its trials, tasks, allocations and their sessions, metrics, checkpoints' records, searcher events and logs."""
+    """With its trials, tasks, allocations and their sessions, metrics, checkpoints' records, searcher events and logs.
+
+    Fails the transaction when one of its checkpoints is in the model registry.
+    """
 
     experiment_id: int
 
@@ -113,6 +117,33 @@ class SaveCheckpoint:
 
 
 @dataclass(frozen=True)
+class SaveModel:
+    """Fails the transaction when its owner has another model of that name."""
+
+    model: records.Model
+
+
+@dataclass(frozen=True)
+class DeleteModel:
+    """With its versions; their checkpoints stay."""
+
+    model_id: int
+
+
+@dataclass(frozen=True)
+class SaveModelVersion:
+    """Replaces the version of that number in that model, or creates it."""
+
+    version: records.ModelVersion
+
+
+@dataclass(frozen=True)
+class DeleteModelVersion:
+    model_id: int
+    version: int
+
+
+@dataclass(frozen=True)
 class AppendLogs:
     """Lines whose (container_id, offset) is there already are dropped: shipping may repeat itself.
 
@@ -138,5 +169,9 @@ Write = (
     | ReplaceReport
     | ArchiveReports
     | SaveCheckpoint
+    | SaveModel
+    | DeleteModel
+    | SaveModelVersion
+    | DeleteModelVersion
     | AppendLogs
 )

@@ -37,6 +37,7 @@ def upgrade() -> None:
     _create_experiments()
     _create_trials()
     _create_reports()
+    _create_models()
 
 
 def _create_users() -> None:
@@ -294,3 +295,49 @@ def _create_reports() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_task_logs_task_id_id", "task_logs", ["task_id", "id"])
+
+
+def _create_models() -> None:
+    op.create_table(
+        "models",
+        sa.Column("id", INT, autoincrement=False, nullable=False),
+        required("name", TEXT),
+        required("owner_id", INT),
+        required("workspace_id", INT),
+        required("created_at", sa.Double()),
+        required("updated_at", sa.Double()),
+        required("description", TEXT),
+        required("notes", TEXT),
+        required("labels", JSON),
+        required("metadata", JSON),
+        required("archived", sa.Boolean()),
+        required("last_version", INT),
+        required("folded_name", TEXT),
+        required("folded_description", TEXT),
+        sa.PrimaryKeyConstraint("id", name="pk_models"),
+        sa.UniqueConstraint("name", "owner_id", name="uq_models_name_owner_id"),
+        sa.ForeignKeyConstraint(
+            ["workspace_id"], ["workspaces.id"], name="fk_models_workspace_id_workspaces"
+        ),
+    )
+    op.create_table(
+        "model_versions",
+        required("id", INT),
+        sa.Column("model_id", INT, autoincrement=False, nullable=False),
+        sa.Column("version", INT, autoincrement=False, nullable=False),
+        required("checkpoint_uuid", TEXT),
+        required("owner_id", INT),
+        required("created_at", sa.Double()),
+        required("updated_at", sa.Double()),
+        required("name", TEXT),
+        required("comment", TEXT),
+        required("notes", TEXT),
+        required("labels", JSON),
+        required("metadata", JSON),
+        sa.PrimaryKeyConstraint("model_id", "version", name="pk_model_versions"),
+        sa.ForeignKeyConstraint(["model_id"], ["models.id"], name="fk_model_versions_model_id_models"),
+        sa.ForeignKeyConstraint(
+            ["checkpoint_uuid"], ["checkpoints.uuid"], name="fk_model_versions_checkpoint_uuid_checkpoints"
+        ),
+    )
+    op.create_index("ix_model_versions_checkpoint_uuid", "model_versions", ["checkpoint_uuid"])
