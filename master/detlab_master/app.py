@@ -33,6 +33,7 @@ from detlab_master.engine.services import Services
 from detlab_master.engine.submissions import ClusterDefaults, Submissions
 from detlab_master.engine.topics import Topics
 from detlab_master.resources.agents import Agents, PoolConfig
+from detlab_master.store.base import Store
 from detlab_master.store.sql import open_store
 
 logger = logging.getLogger(__name__)
@@ -50,7 +51,7 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     sockets = _bind(config)
     store = await asyncio.to_thread(open_store, config.db_url)
-    services = await _wire(config, store, folder)
+    services = await wire(config, store, folder)
     manager = config.resource_manager
     pools = DefaultPools(manager.default_compute_resource_pool, manager.default_aux_resource_pool)
     server = api.server(api.application(services, pools))
@@ -81,7 +82,12 @@ def _bind(config: MasterConfig) -> list[Any]:
         ) from None
 
 
-async def _wire(config: MasterConfig, store: Any, folder: Path) -> Services:
+async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
+    """Put the parts together.
+
+    Args:
+        folder: the data folder; it exists.
+    """
     cluster = ClusterFacts(store.cluster_id(), str(uuid.uuid4()), config.cluster_name, API_VERSION)
     ids = clock.Ids(store.highest_ids())
     topics = Topics()
@@ -195,7 +201,9 @@ def secret_file(path: Path) -> str:
         return path.read_text().strip()
     except FileNotFoundError:
         secret = secrets.token_urlsafe(16) + "aA1"  # meets the client's rule: upper, lower, digit
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        temporary = path.with_suffix(".new")  # a crash here must not leave an empty secret
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(secret + "\n")
+        temporary.rename(path)
         return secret

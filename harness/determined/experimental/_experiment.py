@@ -285,11 +285,13 @@ def create_experiment(
     project_id: int | None = None,
     template: str | None = None,
 ) -> tuple[Experiment, list[str]]:
-    """Submit configuration text and bundled files; return the experiment and the master's launch warnings."""
+    """Submit configuration text and bundled files; return the experiment and the master's warnings."""
     body: dict[str, Any] = {"config": config, "modelDefinition": list(files), "activate": activate}
     if project_id is not None:
         body["projectId"] = project_id
     if template is not None:
         body["template"] = template
     answer = session.post("/api/v1/experiments", body, once=True).json()
-    return Experiment(session, answer["experiment"]), list(answer.get("warnings") or [])
+    # "messages" are Detlab's own: what is said of older keys, for people.
+    told = [*(answer.get("messages") or []), *(answer.get("warnings") or [])]
+    return Experiment(session, answer["experiment"]), told

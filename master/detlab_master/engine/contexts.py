@@ -13,6 +13,8 @@ class Contexts:
     def __init__(self, data_dir: Path) -> None:
         self.folder = data_dir / "contexts"
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for left in self.folder.glob(".incoming-*"):  # of a master that was killed while it took one in
+            left.unlink()
 
     def path(self, sha256: str) -> Path:
         """Where the context of this SHA-256 is; ValueError if it is none."""

@@ -145,8 +145,20 @@ class ServerService:
         await self._allocations.tell(f"{task_id}.1", KillRequested("stopped by JupyterHub"))
 
     async def set_address(self, task_id: str, address: str) -> None:
-        """The server says where it serves."""
+        """The server says where it serves.
+
+        Raises:
+            Invalid: that is not on the machine that it runs on.
+        """
         task = await self._task(task_id)
+        host, _, port = address.rpartition(":")
+        allocation = self._allocations.get(f"{task_id}.1")
+        own = {"127.0.0.1"} | {c.address for c in allocation.containers} if allocation else set()
+        if host not in own or not port.isdecimal() or not 1024 <= int(port) <= 65535:
+            raise Invalid(
+                f"the server's address is {address!r}: expected HOST:PORT with a host of {', '.join(sorted(own))}"
+                " and a port of 1024 or more"
+            )
         await asyncio.wrap_future(self._store.commit([SaveTask(replace(task, address=address))]))
 
     async def _task(self, task_id: str) -> Task:

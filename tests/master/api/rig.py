@@ -16,7 +16,7 @@ from tornado.httpserver import HTTPServer
 from tornado.testing import bind_unused_port
 
 from detlab_master.api import application, server
-from detlab_master.app import _wire
+from detlab_master.app import wire
 from detlab_master.config import MasterConfig
 from detlab_master.core.records import Allocation, Checkpoint, Experiment, MetricReport, Task, Trial, User
 from detlab_master.core.states import AllocationState, CheckpointState, ExperimentState, TaskType, TrialState
@@ -297,7 +297,7 @@ async def running(folder: Path) -> AsyncIterator[Rig]:
     store = MemoryStore()
     users = [User(number, name, None, admin=name == "admin", active=True) for name, number in USERS.items()]
     store.commit([SaveUser(user) for user in users]).result()
-    services = await _wire(MasterConfig(data_dir=folder), store, folder)
+    services = await wire(MasterConfig(data_dir=folder), store, folder)
     listening: HTTPServer = server(application(services))
     socket, port = bind_unused_port()
     listening.add_socket(socket)
