@@ -28,7 +28,7 @@ def render(chart: ChartSpec) -> dict[str, Any]:
         "paper_bgcolor": "#ffffff",
         "plot_bgcolor": "#ffffff",
         "font": {"color": "#333333"},
-        "uirevision": chart.title,  # a zoom survives the next update
+        "uirevision": "kept",  # a zoom survives the next update
     }
     if chart.note:
         layout["annotations"] = [_corner(chart.note, y=1.0)]

@@ -12,9 +12,10 @@ from tsdownsample import LTTBDownsampler
 from determined.experimental import ExperimentState, TrialState
 from detlab_widgets.facts import Curve, ExperimentFacts, TrialFacts
 
-MAX_SERIES = 300  # on one chart; more cannot be told apart, and slow the browser down
-MAX_POINTS = 6000  # on one chart, over all series
+MAX_SERIES = 200  # on one chart; more cannot be told apart, and slow the browser down
+MAX_POINTS = 4000  # on one chart, over all series: a saved view stays under 300 KB
 MIN_POINTS = 20  # of one series, however many there are
+MAX_DETAILS = 12  # hyperparameters that are told of a series
 MAX_ROWS = 100  # of a table
 
 
@@ -101,7 +102,13 @@ def learning_curves(facts: ExperimentFacts) -> ChartSpec:
         kept = downsample(trial.curve, budget)
         details = tuple(f"{name} = {shorten(trial.hparams.get(name))}" for name in _varying(facts))
         series.append(
-            Series(f"trial {trial.id}", _role(trial, best), kept.steps, kept.values, (_said(trial), *details))
+            Series(
+                label=f"trial {trial.id}",
+                role=_role(trial, best),
+                x=kept.steps,
+                y=tuple(round_off(value) for value in kept.values),
+                details=(_said(trial), *details[:MAX_DETAILS]),
+            )
         )
     return ChartSpec(
         title=f"Experiment {facts.id}, {facts.name}: {facts.metric}",
@@ -182,6 +189,11 @@ def downsample(curve: Curve, most: int) -> Curve:
         np.asarray(curve.steps, dtype=np.int64), np.asarray(curve.values, dtype=np.float64), n_out=most
     )
     return Curve(tuple(curve.steps[i] for i in chosen), tuple(curve.values[i] for i in chosen))
+
+
+def round_off(value: float) -> float:
+    """Six significant digits: what an eye can see of a chart, in half the space."""
+    return float(f"{value:.6g}")
 
 
 def shorten(value: Any) -> str:

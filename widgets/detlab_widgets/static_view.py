@@ -1,7 +1,6 @@
 """Specs as pictures and HTML without scripts: what a saved notebook shows without a kernel.
 
-The pictures are PNG, whose size depends on the chart's area and not on how many points are on it. No global
-state of matplotlib is touched: the kernel's own thread may be drawing at the same time.
+No global state of matplotlib is touched: the kernel's own thread may be drawing at the same time.
 """
 
 import base64
@@ -10,11 +9,14 @@ from html import escape
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 from detlab_widgets.palette import COLOURS, WIDTHS
 from detlab_widgets.spec import ChartSpec, ExperimentSpec, Role, Table
 
 WIDTH, HEIGHT = 760, 360  # pixels on the page
+LARGEST_SHARP = 60_000  # bytes
+_COLOURS = 64
 _SHARPNESS = 1.6  # pixels of the picture for one on the page
 _DPI = 96
 _TEXT, _GRID = "#333333", "#e8e8e8"
@@ -24,7 +26,6 @@ _BORDER = "border: 1px solid #cccccc; padding: 2px 8px; text-align: left"
 def draw(chart: ChartSpec) -> Figure:
     """The chart as a matplotlib figure: one line for each series, labelled alike."""
     figure = Figure(figsize=(WIDTH / _DPI, HEIGHT / _DPI), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot(facecolor="white")
     for series in chart.series:
         axes.plot(
@@ -54,9 +55,22 @@ def draw(chart: ChartSpec) -> Figure:
 
 
 def picture(chart: ChartSpec) -> bytes:
-    """The chart as a PNG."""
+    """The chart as a PNG: sharper than the page where that takes at most LARGEST_SHARP bytes, else as the page."""
+    figure = draw(chart)
+    sharp = _png(figure, _DPI * _SHARPNESS)
+    return sharp if len(sharp) <= LARGEST_SHARP else _png(figure, _DPI)
+
+
+def _png(figure: Figure, dpi: float) -> bytes:
+    canvas = FigureCanvasAgg(figure)
+    figure.set_dpi(dpi)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    pixels = canvas.buffer_rgba()  # type: ignore[no-untyped-call]
+    drawn = Image.frombuffer("RGBA", canvas.get_width_height(), pixels).convert("RGB")
+    # A chart has few colours. Naming them halves the picture.
+    few = drawn.quantize(_COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     target = io.BytesIO()
-    draw(chart).savefig(target, format="png", dpi=_DPI * _SHARPNESS, metadata={"Software": None})
+    few.save(target, "png")
     return target.getvalue()
 
 
