@@ -1,0 +1,50 @@
+"""What a person reads who starts Detlab on a machine."""
+
+from __future__ import annotations
+
+import os
+
+from detlab_hub.logins import Logins
+from detlab_hub.place import Place
+
+ENDED = "Detlab has ended. Experiments that were running go on from their checkpoints at the next `make up`."
+RESTARTING = (
+    "The Hub ends. Servers and trials that run are left running and are found again at the next start."
+)
+
+
+def banner(place: Place, who: Logins, slots: int) -> str:
+    """The address, who to log in as, what to do next, and where things are kept."""
+    folder = os.path.relpath(place.folder)
+    if slots:
+        up = f"Detlab is up at {place.url} with {slots} slots. Ctrl-C ends it."
+    else:
+        up = (
+            f"JupyterHub is up at {place.url}, but no agent offers slots yet: see {folder}/agent.log and"
+            f" {folder}/master.log. Ctrl-C ends it."
+        )
+    return (
+        f"\n{up}\n{_login(place, who)}\n"
+        f"Kept in {folder}: logs, database, checkpoints, homes, passwords.\n\n"
+        f"Next: open {place.url} in a browser, log in, press Start, and open digits.ipynb.\n"
+        "Or in a terminal of JupyterLab:\n"
+        "    det experiment create digits/adaptive.yaml digits -f\n"
+    )
+
+
+def _login(place: Place, who: Logins) -> str:
+    """Passwords are printed once, when they are new."""
+    file = os.path.relpath(place.passwords)
+    admin = f"password {who.admin_password}" if who.new else f'password "admin" in {file}'
+    lines = [f"Log in as {who.admin}, {admin}"]
+    if who.user_password:
+        user = f"password {who.user_password}" if who.new else f'password "user" in {file}'
+        lines.append(f"or as a user with a name of your choice, {user}")
+    else:
+        lines.append(
+            "Not started as root, so users' tasks cannot be kept apart: this Detlab has one user"
+            " (DETLAB_SHARED_TRUST=1 admits others)."
+        )
+    if who.new:
+        lines.append(f"The passwords are printed this once and kept in {file}, readable by you alone.")
+    return "\n".join(lines)

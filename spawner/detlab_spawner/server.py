@@ -1,0 +1,102 @@
+"""What the task of a notebook server runs: `python -m detlab_spawner.server [arguments of jupyterhub-singleuser]`.
+
+It prepares the user's home and the environment, and becomes jupyterhub-singleuser. A Jupyter extension (report.py) tells
+the master the address once the server listens, so a port that somebody else caught in between is never announced.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+_MARK = Path(".detlab/examples")  # in the home, once the examples were copied
+_KERNELS = Path(__file__).parent / "jupyter"  # a Python kernel that loads the magics
+_REPORT = "--ServerApp.jpserver_extensions={'detlab_spawner.report': True}"
+
+
+def main() -> None:
+    """Become the server; never returns."""
+    home = Path(os.environ["HOME"])
+    copy_examples(home)
+    os.chdir(home)
+    host = own_address(os.environ["DET_MASTER"])
+    environment = server_environment(os.environ, host, free_port(host))
+    command = [sys.executable, "-m", "jupyterhub.singleuser", _REPORT, *sys.argv[1:]]
+    os.execve(sys.executable, command, environment)
+
+
+def own_address(master_url: str) -> str:
+    """The address of this machine on the way to the master: the loopback's where the master is here."""
+    master = urlsplit(master_url)
+    family, kind, protocol, _, address = socket.getaddrinfo(
+        master.hostname, master.port or 443, type=socket.SOCK_DGRAM
+    )[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)  # of a datagram socket: nothing is sent
+        return str(probe.getsockname()[0])
+
+
+def free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])
+
+
+def server_environment(environment: Mapping[str, str], host: str, port: int) -> dict[str, str]:
+    """The environment of the server, its terminals and its kernels."""
+    binaries = str(Path(sys.executable).parent)  # with `det` in it
+    paths = [path for path in environment.get("PATH", os.defpath).split(":") if path != binaries]
+    shown_host = f"[{host}]" if ":" in host else host
+    result = {
+        **environment,
+        "PATH": ":".join([binaries, *paths]),
+        "SHELL": environment.get("SHELL", "/bin/bash"),
+        "JUPYTERHUB_SERVICE_URL": f"http://{shown_host}:{port}{environment['JUPYTERHUB_SERVICE_PREFIX']}",
+        "JUPYTERHUB_ROOT_DIR": environment.get("JUPYTERHUB_ROOT_DIR") or environment["HOME"],
+        "JUPYTERHUB_DEFAULT_URL": environment.get("JUPYTERHUB_DEFAULT_URL") or "/lab",
+    }
+    result.pop("PYTHONUSERBASE", None)  # what the user installs is kept in the home
+    if importlib.util.find_spec("detlab_magics") is not None:
+        known = environment.get("JUPYTER_PATH")
+        result["JUPYTER_PATH"] = f"{_KERNELS}:{known}" if known else str(_KERNELS)
+    return result
+
+
+def copy_examples(home: Path, sources: Sequence[Path] | None = None) -> None:
+    """Put the examples into the home, once, and nothing that is there already is touched.
+
+    Args:
+        sources: files and folders; None for those that come with Detlab.
+    """
+    mark = home / _MARK
+    if mark.exists():
+        return
+    for source in examples() if sources is None else sources:
+        target = home / source.name
+        if target.exists():
+            continue
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source, target)
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
+
+
+def examples() -> list[Path]:
+    """The examples that come with Detlab, in the wheel or beside the sources."""
+    here = Path(__file__).resolve().parent
+    for folder in (here / "examples", here.parents[1] / "examples"):
+        if folder.is_dir():
+            return [path for path in (folder / "digits.ipynb", folder / "digits") if path.exists()]
+    return []
+
+
+if __name__ == "__main__":
+    main()
