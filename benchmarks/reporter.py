@@ -50,10 +50,11 @@ class MLflow:
 
 
 def report(order: dict[str, Any], first_step: int) -> dict[str, Any]:
-    """The seconds that it took, and latencies in milliseconds, one for each acknowledged report."""
+    """The seconds that it took, the latencies in milliseconds of acknowledged reports, and how many were refused."""
     target = Detlab() if order["target"] == "detlab" else MLflow(order["run"])
     connection = http.client.HTTPConnection(order["host"], order["port"], timeout=60)
     latencies: list[float] = []
+    refused: list[str] = []
     start = time.perf_counter()
     while (begun := time.perf_counter()) < start + order["seconds"]:
         body = json.dumps(target.body(first_step + len(latencies)))
@@ -61,11 +62,12 @@ def report(order: dict[str, Any], first_step: int) -> dict[str, Any]:
         answer = connection.getresponse()
         said = answer.read()
         if answer.status != 200:
-            raise RuntimeError(f"{order['target']} answers {answer.status}: {said.decode()}")
+            refused.append(f"{answer.status} {said.decode()}")
+            continue
         latencies.append(round(1000 * (time.perf_counter() - begun), 3))
     seconds = time.perf_counter() - start
     connection.close()
-    return {"seconds": seconds, "latencies": latencies}
+    return {"seconds": seconds, "latencies": latencies, "refused": refused}
 
 
 def main() -> None:
@@ -75,7 +77,11 @@ def main() -> None:
         print(json.dumps({"trial": int(os.environ["DET_TRIAL_ID"])}), file=lines, flush=True)
         for line in lines:
             order = json.loads(line)
-            done = report(order, steps[order["target"]])
+            try:
+                done = report(order, steps[order["target"]])
+            except Exception as error:
+                print(json.dumps({"error": f"{order['target']}: {error!r}"}), file=lines, flush=True)
+                raise
             steps[order["target"]] += len(done["latencies"])
             print(json.dumps(done), file=lines, flush=True)
     print("reports:", {target: step - 1 for target, step in steps.items()})
