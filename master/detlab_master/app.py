@@ -28,6 +28,7 @@ from detlab_master.engine.experiments import ExperimentService
 from detlab_master.engine.identity import Identity
 from detlab_master.engine.launch import Launcher
 from detlab_master.engine.logs import LogService
+from detlab_master.engine.registry import ModelRegistry
 from detlab_master.engine.servers import ServerService
 from detlab_master.engine.services import Services
 from detlab_master.engine.submissions import ClusterDefaults, Submissions
@@ -48,7 +49,8 @@ class PortTaken(Exception):
 async def running(config: MasterConfig) -> AsyncIterator[Services]:
     """A master that serves requests until the context ends."""
     folder = config.folder
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o711)  # tasks pass through to their checkpoints, and see nothing else
     sockets = _bind(config)
     store = await asyncio.to_thread(open_store, config.db_url)
     services = await wire(config, store, folder)
@@ -102,6 +104,7 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         passwords=not config.security.jupyterhub,
     )
     files = CheckpointFiles()
+    registry = ModelRegistry(store, ids)
     priorities = {pool.pool_name: _pool(config, pool).default_priority for pool in config.resource_pools}
     defaults = config.task_container_defaults
     submissions = Submissions(
@@ -118,6 +121,7 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         allocations=allocations,
         resources=agents,
         files=files,
+        registry=registry,
         pools=Pools(priorities.__getitem__, defaults.preemption_timeout),
         submissions=submissions,
     )
@@ -145,6 +149,7 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         experiments=experiments,
         allocations=allocations,
         servers=servers,
+        registry=registry,
         logs=logs,
         agents=agents,
         contexts=Contexts(folder),
