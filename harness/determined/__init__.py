@@ -1,6 +1,7 @@
 """Train, search and track models on a Detlab cluster, with the names that Determined gave these things."""
 
 import importlib
+import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from determined import errors
@@ -36,3 +37,28 @@ def __getattr__(name: str) -> Any:
     if name == "core":
         return importlib.import_module("determined.core")
     raise AttributeError(f"module 'determined' has no attribute {name!r}")
+
+
+# `%load_ext determined`: the notebook's part is a package of its own, and this one does not import it.
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Load what other packages add to IPython: %det and %%det_experiment, of detlab_magics."""
+    found = _ipython_extensions()
+    if not found:
+        raise ModuleNotFoundError(
+            "nothing that is installed here brings %det and %%det_experiment: pip install 'detlab[jupyter]'"
+        )
+    for module in found:
+        module.load_ipython_extension(shell)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    for module in _ipython_extensions():
+        module.unload_ipython_extension(shell)
+
+
+def _ipython_extensions() -> list[Any]:
+    """The modules that the entry points of group `detlab.ipython` name."""
+    points = importlib.metadata.entry_points(group="detlab.ipython")
+    return [importlib.import_module(module) for module in sorted({point.module for point in points})]

@@ -4,6 +4,7 @@ A command's module adds its arguments to the parser and imports what it works wi
 `det --help` and a mistyped command answer at once.
 """
 
+import argparse
 import contextlib
 import os
 import sys
@@ -22,10 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as e:  # argparse has printed what is wrong, or the help that was asked for
         return e.code if isinstance(e.code, int) else USAGE
     try:
-        with contextlib.ExitStack() as args.at_exit:
-            result = args.handler(args)
+        code = run(args)
         sys.stdout.flush()
-        return int(result or 0)
+        return code
     except KeyboardInterrupt:
         terminal.error("interrupted")
         return INTERRUPTED
@@ -34,18 +34,26 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as e:
-        if os.environ.get("DET_DEBUG") or not _is_expected(e):
+        explanation = explain(e)
+        if os.environ.get("DET_DEBUG") or explanation is None:
             raise
-        terminal.error(_explain(e))
+        terminal.error(explanation)
         return FAILED
 
 
-def _explain(e: Exception) -> str:
+def run(args: argparse.Namespace) -> int:
+    """Run a command that `parser.parse` has understood; return its exit code. `explain` knows what it raises."""
+    with contextlib.ExitStack() as args.at_exit:
+        return int(args.handler(args) or 0)
+
+
+def explain(e: Exception) -> str | None:
+    """What to tell a person of an exception; None where only its traceback tells something."""
     from determined.common.api import errors
 
     if isinstance(e, errors.UnauthenticatedException):  # a login that ended while the command ran
         return f"{e}: type `det user login` and try again"
-    return str(e)
+    return str(e) if _is_expected(e) else None
 
 
 def _is_expected(e: Exception) -> bool:

@@ -43,6 +43,11 @@ class Determined:
         made._session = session
         return made
 
+    @property
+    def session(self) -> Session:
+        """The requests below this connection, for what has no method here. It closes with the connection."""
+        return self._session
+
     def with_patience(self, patience: authentication.Patience) -> Self:
         """The same user on the same master, over a connection of its own."""
         return self.with_session(
