@@ -25,6 +25,7 @@ from detlab_master.api import (
     hub,
     logs,
     metrics,
+    models,
     tasks,
     trials,
     users,
@@ -72,6 +73,7 @@ class Route:
 
 _EXPERIMENT = V1 + "/experiments/{experiment_id}"
 _TRIAL = V1 + "/trials/{trial_id}"
+_MODEL = V1 + "/models/{model_name}"
 _ALLOCATION = V1 + "/allocations/{allocation_id}"
 
 ROUTES: tuple[Route, ...] = (
@@ -116,6 +118,13 @@ ROUTES: tuple[Route, ...] = (
     Route(V1 + "/checkpoints/{checkpoint_uuid}", checkpoints.OneCheckpoint),
     Route(V1 + "/checkpoints/{checkpoint_uuid}/metadata", checkpoints.CheckpointMetadata),
     Route("/checkpoints/{checkpoint_uuid}", checkpoints.CheckpointArchive),
+    Route(V1 + "/models", models.Models),
+    Route(V1 + "/model/labels", models.ModelLabels),
+    Route(_MODEL, models.OneModel),
+    Route(_MODEL + "/archive", models.ArchiveModel, {"archived": True}),
+    Route(_MODEL + "/unarchive", models.ArchiveModel, {"archived": False}),
+    Route(_MODEL + "/versions", models.ModelVersions),
+    Route(_MODEL + "/versions/{version}", models.OneModelVersion),
     Route(V1 + "/task/logs", logs.AppendLogs),
     Route(V1 + "/tasks/{task_id}/logs", logs.TaskLogs),
     Route(V1 + "/tasks/{task_id}/context_directory", tasks.ContextDirectory),

@@ -55,6 +55,7 @@ _PARAMETERS = {
     Kind.TASK: "task_id",
     Kind.ALLOCATION: "allocation_id",
     Kind.CHECKPOINT: "checkpoint_uuid",
+    Kind.MODEL: "model_name",
     Kind.USER: "user_id",
 }
 
@@ -167,7 +168,10 @@ class ApiHandler(RequestHandler):
         by_id = access is Access.REPORT and kind is not Kind.CHECKPOINT
         if by_id and is_own(self.principal, kind, thing_id):
             return None
-        found = cast("Found | None", await self.services.read(find, self.services.store, kind, thing_id))
+        found = cast(
+            "Found | None",
+            await self.services.read(find, self.services.store, kind, thing_id, self.principal),
+        )
         self.decide(access, found.subject if found else None, f"{kind.value} '{thing_id}'")
         return found
 

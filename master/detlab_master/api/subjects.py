@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from detlab_master.core.permissions import Kind, Subject
-from detlab_master.core.records import Allocation, Checkpoint, Experiment, Task, Trial, User
+from detlab_master.core.errors import Invalid
+from detlab_master.core.permissions import Kind, Principal, Subject, may_see
+from detlab_master.core.records import Allocation, Checkpoint, Experiment, Model, Task, Trial, User
 from detlab_master.store.base import Store
 
 
@@ -20,10 +21,15 @@ class Found:
     task: Task | None = None
     allocation: Allocation | None = None
     user: User | None = None
+    model: Model | None = None
 
 
-def find(store: Store, kind: Kind, thing_id: int | str) -> Found | None:
-    """The thing of that kind and id; None where there is none."""
+def find(store: Store, kind: Kind, thing_id: int | str, principal: Principal) -> Found | None:
+    """The thing of that kind and id; None where there is none.
+
+    Args:
+        principal: who asks; models have names that mean each user's own.
+    """
     match kind:
         case Kind.EXPERIMENT:
             return _experiment(store, int(thing_id))
@@ -41,6 +47,9 @@ def find(store: Store, kind: Kind, thing_id: int | str) -> Found | None:
                 if allocation
                 else None
             )
+        case Kind.MODEL:
+            model = _model(store, str(thing_id), principal)
+            return Found(Subject(kind, model.id, model.owner_id), model=model) if model else None
         case Kind.USER:
             user = store.users.get(int(thing_id))
             return Found(Subject(kind, user.id, user.id), user=user) if user else None
@@ -70,3 +79,19 @@ def _checkpoint(store: Store, uuid: str) -> Found | None:
     return Found(
         subject, experiment=experiment, checkpoint=checkpoint, trial=store.trials.get(checkpoint.trial_id)
     )
+
+
+def _model(store: Store, name_or_id: str, principal: Principal) -> Model | None:
+    """By id, or by a name: a model of one's own comes first, an administrator reaches those of others by it too.
+
+    Raises:
+        Invalid: several other users have a model of that name.
+    """
+    if name_or_id.isascii() and name_or_id.isdigit() and len(name_or_id) <= 18:
+        return store.models.get(int(name_or_id))
+    seen = [model for model in store.models.by_name(name_or_id) if may_see(principal, model.owner_id)]
+    found = [model for model in seen if model.owner_id == principal.user_id] or seen
+    if len(found) > 1:
+        ids = ", ".join(str(model.id) for model in found)
+        raise Invalid(f"several users have a model {name_or_id!r}: name it by its id, one of {ids}")
+    return found[0] if found else None

@@ -66,6 +66,7 @@ class Kind(Enum):
     TASK = "task"
     ALLOCATION = "allocation"
     CHECKPOINT = "checkpoint"
+    MODEL = "model"
     USER = "user"
 
 

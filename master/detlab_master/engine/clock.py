@@ -25,12 +25,16 @@ class Ids:
     _trials: itertools.count[int] = field(init=False)
     _users: itertools.count[int] = field(init=False)
     _queue: itertools.count[int] = field(init=False)
+    _models: itertools.count[int] = field(init=False)
+    _model_versions: itertools.count[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self._experiments = count(self.highest.experiment + 1)
         self._trials = count(self.highest.trial + 1)
         self._users = count(self.highest.user + 1)
         self._queue = count(self.highest.queue_order + 1)
+        self._models = count(self.highest.model + 1)
+        self._model_versions = count(self.highest.model_version + 1)
 
     def experiment(self) -> int:
         return next(self._experiments)
@@ -43,6 +47,12 @@ class Ids:
 
     def queue_order(self) -> int:
         return next(self._queue)
+
+    def model(self) -> int:
+        return next(self._models)
+
+    def model_version(self) -> int:
+        return next(self._model_versions)
 
     def task(self, experiment_id: int) -> str:
         return f"{experiment_id}.{uuid.uuid4()}"

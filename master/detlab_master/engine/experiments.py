@@ -29,6 +29,7 @@ from detlab_master.engine.experiment_inbox import (
     Pools,
 )
 from detlab_master.engine.inbox import Inbox
+from detlab_master.engine.registry import ModelRegistry
 from detlab_master.engine.submissions import CreatedExperiment, CreateExperiment, Submissions
 from detlab_master.resources.base import ResourceManager
 from detlab_master.store.base import ExperimentFilter, Page, Store, StoreUnavailable
@@ -46,6 +47,7 @@ class ExperimentService:
         allocations: AllocationService,
         resources: ResourceManager,
         files: CheckpointFiles,
+        registry: ModelRegistry,
         pools: Pools,
         submissions: Submissions,
     ) -> None:
@@ -54,6 +56,7 @@ class ExperimentService:
         self._allocations = allocations
         self._resources = resources
         self._files = files
+        self._registry = registry
         self._pools = pools
         self._submissions = submissions
         self._at_work: dict[int, ExperimentAtWork] = {}
@@ -154,7 +157,11 @@ class ExperimentService:
             self._resources.set_priority(experiment.job_id, int(priority))
 
     async def delete(self, experiment_id: int) -> None:
-        """Mark it DELETING; checkpoints and records go in the background."""
+        """Mark it DELETING; checkpoints and records go in the background.
+
+        Raises:
+            Invalid: it has not ended, or a checkpoint of it is in the model registry.
+        """
         experiment = await self._get(experiment_id)
         if experiment.state is S.DELETING:
             return
@@ -163,7 +170,8 @@ class ExperimentService:
                 f"experiment {experiment_id} is {self.shown_state(experiment)}: only one that has ended can be deleted;"
                 f" end it first (det experiment kill {experiment_id})"
             )
-        await self._save(replace(experiment, state=S.DELETING))
+        async with self._registry.deleting(experiment_id):
+            await self._save(replace(experiment, state=S.DELETING))
         deleting = asyncio.create_task(self._delete_all(replace(experiment, state=S.DELETING)))
         self._background.add(deleting)
         deleting.add_done_callback(self._background.discard)
@@ -258,7 +266,15 @@ class ExperimentService:
         await self.remove_files(uuids, ["**/*"])
 
     async def remove_files(self, uuids: Sequence[str], globs: Sequence[str]) -> None:
-        """Remove the files that match; without globs only look what is left."""
+        """Remove the files that match; without globs only look what is left.
+
+        Raises:
+            Invalid: files of a checkpoint that is in the model registry.
+        """
+        async with self._registry.removing(uuids if globs else []):
+            await self._remove_files(uuids, globs)
+
+    async def _remove_files(self, uuids: Sequence[str], globs: Sequence[str]) -> None:
         for uuid in uuids:
             checkpoint = await asyncio.to_thread(self._store.checkpoints.get, uuid)
             if checkpoint is None:

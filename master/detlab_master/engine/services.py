@@ -16,6 +16,7 @@ from detlab_master.engine.contexts import Contexts
 from detlab_master.engine.experiments import ExperimentService
 from detlab_master.engine.identity import Identity
 from detlab_master.engine.logs import LogService
+from detlab_master.engine.registry import ModelRegistry
 from detlab_master.engine.servers import ServerService
 from detlab_master.resources.agents import Agents
 from detlab_master.store.base import Store
@@ -32,6 +33,7 @@ class Services:
     experiments: ExperimentService
     allocations: AllocationService
     servers: ServerService
+    registry: ModelRegistry
     logs: LogService
     agents: Agents
     contexts: Contexts

@@ -18,7 +18,16 @@ from tornado.testing import bind_unused_port
 from detlab_master.api import application, server
 from detlab_master.app import wire
 from detlab_master.config import MasterConfig
-from detlab_master.core.records import Allocation, Checkpoint, Experiment, MetricReport, Task, Trial, User
+from detlab_master.core.records import (
+    Allocation,
+    Checkpoint,
+    Experiment,
+    MetricReport,
+    Model,
+    Task,
+    Trial,
+    User,
+)
 from detlab_master.core.states import AllocationState, CheckpointState, ExperimentState, TaskType, TrialState
 from detlab_master.engine.identity import new_session
 from detlab_master.engine.services import Services
@@ -28,6 +37,7 @@ from detlab_master.store.writes import (
     SaveAllocation,
     SaveCheckpoint,
     SaveExperiment,
+    SaveModel,
     SaveSession,
     SaveTask,
     SaveTrial,
@@ -78,6 +88,7 @@ class Things:
     task: Task
     allocation: Allocation
     checkpoint: Checkpoint
+    model: Model  # without versions
     token: str  # of the allocation
     task_token: str  # DET_USER_TOKEN of the same task
 
@@ -160,12 +171,14 @@ class Rig:
         )
         allocation = allocation_record(task)
         checkpoint = checkpoint_record(checkpoint_uuid, task, allocation)
+        model = Model(number, f"model of {number}", owner, workspace_id=1, created_at=T0, updated_at=T0 + 60)
         await self.keep(
             SaveExperiment(experiment),
             SaveTask(task),
             SaveTrial(trial),
             SaveAllocation(allocation),
             SaveCheckpoint(checkpoint),
+            SaveModel(model),
             *(InsertReport(report) for report in reports(trial)),
         )
         return Things(
@@ -174,6 +187,7 @@ class Rig:
             task,
             allocation,
             checkpoint,
+            model,
             token=await self.token(owner, "allocation", allocation.id),
             task_token=await self.token(owner, "task", allocation.id),
         )

@@ -82,6 +82,8 @@ def path_of(route: Route, things: Things) -> str:
         task_id=things.task.id,
         allocation_id=things.allocation.id,
         checkpoint_uuid=things.checkpoint.uuid,
+        model_name=things.model.name.replace(" ", "%20"),
+        version=1,
         user_id=ALICE,
         username="alice",
         resources_id="some-container",
