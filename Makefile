@@ -42,7 +42,7 @@ format: $(VENV)/.check-installed
 	$(BIN)/ruff format
 
 clean:
-	rm -rf $(VENV) $(OFFICIAL) $(DATA)
+	rm -rf $(VENV) $(OFFICIAL) .venv-mlflow $(DATA)
 	find . -name __pycache__ -prune -exec rm -rf {} +
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
