@@ -5,7 +5,7 @@ import os
 from typing import TYPE_CHECKING
 
 from determined.cli import render, terminal
-from determined.cli.parser import Subparsers, command, group
+from determined.cli.parser import Subparsers, command, group, positive
 
 if TYPE_CHECKING:
     from determined.common.api.token_store import TokenStore
@@ -35,7 +35,13 @@ def register(commands: Subparsers) -> None:
     p = command(verbs, "change-password", change_password, "change a password: your own, or a user's")
     p.add_argument("target_user", nargs="?")
 
-    tokens = group(commands, "token tkn", "log in with a token")
+    tokens = group(commands, "token tkn", "make tokens and log in with them", default="create")
+    p = command(tokens, "create", create_token, "make a token, to log in with from elsewhere")
+    p.add_argument("username", nargs="?", help="whom it is for; default: yourself")
+    p.add_argument("-e", "--expiration-days", type=positive, metavar="N", help="how long it is good for")
+    how = p.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="as JSON")
+    how.add_argument("--yaml", action="store_true", help="as YAML")
     p = command(tokens, "login", login_with_token, "log in with a token; later commands act as its user")
     p.add_argument("token")
 
@@ -86,6 +92,26 @@ def _keep(store: "TokenStore", username: str, token: str) -> None:
         terminal.warn(
             f"DET_USER is set here, so commands act as {by_environment!r}: name this user with -u {username}"
         )
+
+
+def create_token(args: argparse.Namespace) -> None:
+    from determined.cli.connect import connect
+    from determined.experimental._user import get_user_by_name, whoami
+
+    session = connect(args)
+    user = get_user_by_name(session, args.username) if args.username else whoami(session)
+    body: dict[str, object] = {"userId": user.user_id}
+    if args.expiration_days is not None:
+        body["lifespan"] = f"{24 * args.expiration_days}h"
+    made = session.post("/api/v1/tokens", body).json()
+    if args.json or args.yaml:
+        (render.print_json if args.json else render.print_yaml)({"token": made["token"]})
+        return
+    print(made["token"])
+    terminal.note(
+        f"It acts as {user.username!r} at {session.master}: keep it as you keep a password.\n"
+        f"Elsewhere, type: det -m {session.master} token login <token>"
+    )
 
 
 def logout(args: argparse.Namespace) -> None:

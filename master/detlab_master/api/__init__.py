@@ -83,6 +83,7 @@ ROUTES: tuple[Route, ...] = (
     Route(V1 + "/auth/login", auth.Login),
     Route(V1 + "/auth/logout", auth.Logout),
     Route(V1 + "/me", auth.Me),
+    Route(V1 + "/tokens", auth.Tokens),
     Route(V1 + "/users", users.Users),
     Route(V1 + "/users/{username:path}/by-username", users.UserByName),
     Route(V1 + "/users/{user_id}", users.OneUser),

@@ -39,7 +39,7 @@ class Session:
 
     token_hash: str
     user_id: int
-    kind: str  # "user": a login; "task": DET_USER_TOKEN of a task; "allocation": DET_SESSION_TOKEN of a task
+    kind: str  # "user": a login; "access": made to log in with elsewhere; "task": DET_USER_TOKEN of a task; "allocation": DET_SESSION_TOKEN of a task
     created_at: float
     expires_at: float | None  # None: until it is deleted
     allocation_id: str | None = None  # of kinds "task" and "allocation": gone when that allocation ends

@@ -23,8 +23,10 @@ from detlab_master.engine import clock
 from detlab_master.store.base import Store
 from detlab_master.store.writes import DeleteSession, SaveSession, SaveUser
 
+ACCESS_TOKEN = "access"  # the kind of a session
 _CLIENT_SALT = "GubPEmmotfiK9TMD6Zdw"  # part of the protocol, the same for everybody
 USER_SESSION_SECONDS = 7 * 24 * 3600.0
+ACCESS_TOKEN_SECONDS = 30 * 24 * 3600.0  # also the longest that one may last
 _WRONG = "the user name or the password is wrong"
 
 
@@ -94,6 +96,27 @@ class Identity:
             return self._hasher.verify(user.password_hash, hashed)
         except VerificationError:
             return False
+
+    async def create_token(self, user_id: int, lifetime: float = ACCESS_TOKEN_SECONDS) -> str:
+        """An access token: it acts as the user until it runs out, and outlives logins and logouts.
+
+        Args:
+            lifetime: in seconds.
+
+        Raises:
+            NotFound: there is no such user.
+            Invalid: it would last too long, or not at all.
+        """
+        if not 0 < lifetime <= ACCESS_TOKEN_SECONDS:
+            raise Invalid(
+                f"the token would last {lifetime / 86400:g} days: it must be more than 0, and at most"
+                f" {ACCESS_TOKEN_SECONDS / 86400:g}"
+            )
+        if await asyncio.to_thread(self._store.users.get, user_id) is None:
+            raise NotFound(f"user '{user_id}' not found")
+        token, session = new_session(user_id, ACCESS_TOKEN, lifetime)
+        await asyncio.wrap_future(self._store.commit([SaveSession(session)]))
+        return token
 
     async def logout(self, token: str) -> None:
         digest = token_hash(token)
