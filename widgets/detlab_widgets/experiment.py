@@ -14,7 +14,7 @@ from determined.common.api import errors
 from determined.experimental import Experiment, ExperimentState
 from detlab_widgets import follow, plotly_view, spec, static_view
 from detlab_widgets.facts import ExperimentFacts
-from detlab_widgets.output import Bundle, CellOutput, cells
+from detlab_widgets.output import Bundle, CellOutput, cells, in_notebook
 from detlab_widgets.read import ExperimentSource
 
 FIRST_READING = 3.0  # seconds that showing waits for it, so that the first picture has something on it
@@ -53,7 +53,8 @@ class ExperimentView(anywidget.AnyWidget):
         self._spec: spec.ExperimentSpec | None = None
         self._facts: ExperimentFacts | None = None
         self._told = threading.Event()
-        self._ended = threading.Event()
+        self._over = False  # nothing more will come
+        self._ended = threading.Event()  # and the outputs say so
         self._output = CellOutput()
         self._picture: tuple[spec.ExperimentSpec | None, str] | None = None  # what the saved picture shows
         self._next_picture = 0.0
@@ -96,6 +97,9 @@ class ExperimentView(anywidget.AnyWidget):
 
     def _ipython_display_(self) -> None:
         self._told.wait(FIRST_READING)
+        if not in_notebook():
+            print(self._text())
+            return
         cells.enter(self.close)
         with self._lock:
             self._output.show(*self._bundles())
@@ -110,33 +114,48 @@ class ExperimentView(anywidget.AnyWidget):
         """The two outputs, as output.py describes them."""
         self._picture = self._spec, self.trouble
         self._next_picture = time.monotonic() + PICTURE_INTERVAL
-        text = {"text/plain": repr(self)}
-        if not self._ended.is_set():
+        if not self._over:
             picture = self._chart_html() + self._rest_html()
             hidden = f'<div class="detlab-static {self.static_class}">{picture}</div>'
-            return self._live(), {**text, "text/html": hidden}
-        first: dict[str, Any] = {**text, "text/html": self._chart_html()}
+            return self._live(), {"text/plain": self._text(), "text/html": hidden}
+        first: dict[str, Any] = {"text/plain": repr(self), "text/html": self._chart_html()}
         if self._spec is not None:
             first[plotly_view.MIME] = plotly_view.render(self._spec.chart)
-        return first, {**text, "text/html": self._rest_html()}
+        return first, {"text/plain": self._text(), "text/html": self._rest_html()}
 
     def _live(self) -> dict[str, Any]:
         view = {"version_major": 2, "version_minor": 0, "model_id": self.model_id}
         return {"text/plain": repr(self), "application/vnd.jupyter.widget-view+json": view}
 
+    def _text(self) -> str:
+        shown = self._spec
+        if shown is None:
+            return f"Experiment {self.experiment_id}: {self.trouble or 'not read yet'}"
+        lines = [f"{shown.title} {shown.state}, {shown.progress:.0%}", shown.summary, self.trouble]
+        return "\n".join(line for line in lines if line)
+
     def _chart_html(self) -> str:
         return static_view.chart_html(self._spec.chart) if self._spec is not None else ""
 
     def _rest_html(self) -> str:
-        now = "" if self._ended.is_set() else f"{datetime.datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
+        now = "" if self._over else f"{datetime.datetime.now().astimezone():%Y-%m-%d %H:%M %Z}"
         return static_view.rest_html(self.experiment_id, self._spec, trouble=self.trouble, as_of=now)
 
     # What the follower's thread tells.
 
     def _update(self, update: follow.Update[ExperimentFacts]) -> None:
+        try:
+            self._take(update)
+        except Exception as e:  # the follower lets go of a view that fails; who waits for it must not wait on
+            self.trouble = f"this view has failed: {e!r}"
+            self._over = True
+            self._told.set()
+            self._ended.set()
+            raise
+
+    def _take(self, update: follow.Update[ExperimentFacts]) -> None:
         with self._lock:
-            if update.ended:
-                self._ended.set()
+            self._over = update.ended
             if update.facts is not None and update.facts != self._facts:
                 self._facts = update.facts
                 self._spec = spec.experiment(update.facts)
@@ -146,6 +165,8 @@ class ExperimentView(anywidget.AnyWidget):
             due = update.ended or time.monotonic() >= self._next_picture
             if self._output.shown and due and (update.ended or current != self._picture):
                 self._output.replace(*self._bundles())
+            if update.ended:
+                self._ended.set()
 
     def _show(self, shown: spec.ExperimentSpec | None, trouble: str) -> None:
         with self.hold_sync():
@@ -185,13 +206,16 @@ class ExperimentView(anywidget.AnyWidget):
 
     def _press(self, verb: str) -> None:
         """A button: what goes wrong is said in the view."""
-        self.pending, self.refusal = verb, ""
+        with self._lock:
+            self.pending, self.refusal = verb, ""
+        refusal = ""
         try:
             self._do(verb)
         except (errors.RequestFailed, errors.NotLoggedIn, errors.TokenStoreError) as e:
-            self.refusal = f"{verb}: {' '.join(str(e).split())}"
+            refusal = f"{verb}: {' '.join(str(e).split())}"
         finally:
-            self.pending = ""
+            with self._lock:
+                self.pending, self.refusal = "", refusal
 
     def _do(self, verb: str) -> None:
         with follow.connect() as client:
@@ -201,7 +225,7 @@ class ExperimentView(anywidget.AnyWidget):
 
     def _follow(self) -> None:
         with self._lock:
-            if self._following is None and not self._ended.is_set():
+            if self._following is None and not self._over:
                 self._following = self._follower.follow(ExperimentSource(self.experiment_id), self._update)
 
     def _unfollow(self) -> None:
@@ -212,5 +236,8 @@ class ExperimentView(anywidget.AnyWidget):
 
 
 def show(experiment_id: int) -> None:
-    """Show the live view of an experiment under this cell."""
-    ExperimentView(experiment_id)._ipython_display_()
+    """Show the live view of an experiment under this cell. Outside a notebook: print how it is."""
+    view = ExperimentView(experiment_id)
+    view._ipython_display_()
+    if not in_notebook():
+        view.close()

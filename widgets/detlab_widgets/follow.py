@@ -5,6 +5,7 @@ under whichever cell runs at the time. What goes wrong is said to the views; whi
 pauses grow, up to LONGEST_PAUSE, and they end at once when somebody calls `wake`.
 """
 
+import atexit
 import logging
 import math
 import threading
@@ -20,6 +21,7 @@ FIRST_PAUSE = 1.0  # seconds after the first failure
 LONGEST_PAUSE = 15.0
 READ_TIMEOUT = 10.0  # seconds for which an answer may be silent before the master counts as away
 SHARE = 0.2  # of the time may be spent on reading: what takes long to read is read more rarely
+LONGEST_GOODBYE = 2.0  # seconds that the end of the process waits for the thread
 MOST_BETWEEN = 60.0  # seconds between two readings however long they take
 
 logger = logging.getLogger("detlab_widgets")
@@ -120,6 +122,13 @@ class Follower:
     def running(self) -> bool:
         """Whether its thread lives."""
         return self._thread is not None
+
+    def close(self) -> None:
+        """Let go of everything, and wait a little for the thread to end."""
+        with self._changed:
+            self._followed.clear()
+            self._changed.notify()
+        self.join(LONGEST_GOODBYE)
 
     def join(self, timeout: float) -> None:
         """Wait until the thread has ended, which it does when nothing is followed."""
@@ -230,3 +239,5 @@ def _one_line(error: Exception) -> str:
 
 
 shared = Follower()  # of this process's views
+# The interpreter must not fall apart around a thread that is drawing: native code would abort the process.
+atexit.register(shared.close)

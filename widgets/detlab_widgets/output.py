@@ -22,6 +22,11 @@ from IPython.display import publish_display_data
 Bundle = Mapping[str, Any]  # content by mime type
 
 
+def in_notebook() -> bool:
+    """Whether this process is a kernel, whose outputs can be replaced, and not a terminal or a program."""
+    return hasattr(get_ipython(), "kernel")
+
+
 class CellOutput:
     """Two outputs that can be replaced, from any thread."""
 
@@ -42,10 +47,9 @@ class CellOutput:
                 _publish(bundle, display_id)
 
     def replace(self, first: Bundle, second: Bundle) -> None:
-        """Replace what has changed, wherever it is shown; nothing outside a notebook or before `show`."""
-        shell = get_ipython()
+        """Replace what has changed, wherever it is shown; nothing before `show`."""
         with self._lock:
-            if not self._sent or not hasattr(shell, "kernel"):
+            if not self._sent:
                 return
             for i, bundle in enumerate((first, second)):
                 if bundle != self._sent[i]:
