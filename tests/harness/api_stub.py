@@ -284,6 +284,42 @@ def checkpoint(uuid: str = UUID, storage: dict[str, Any] | None = None, **over: 
     } | over
 
 
+def model(id: int = 5, **over: Any) -> dict[str, Any]:
+    return {
+        "id": id,
+        "name": "hand-written digits",
+        "description": "ten of them",
+        "notes": "",
+        "labels": ["b", "a"],
+        "metadata": {"dataset": "digits"},
+        "archived": False,
+        "creationTime": TIME,
+        "lastUpdatedTime": "2026-01-02T04:05:06Z",
+        "numVersions": 2,
+        "userId": 7,
+        "username": "ada",
+        "workspaceId": 1,
+    } | over
+
+
+def model_version(version: int = 2, **over: Any) -> dict[str, Any]:
+    return {
+        "id": 40 + version,
+        "version": version,
+        "model": model(),
+        "checkpoint": checkpoint(),
+        "name": "",
+        "comment": "why",
+        "notes": "",
+        "labels": [],
+        "metadata": {"approved": True},
+        "creationTime": TIME,
+        "lastUpdatedTime": TIME,
+        "userId": 7,
+        "username": "ada",
+    } | over
+
+
 def log(id: int, text: str) -> dict[str, Any]:
     return {
         "id": str(id),

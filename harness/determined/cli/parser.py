@@ -22,6 +22,7 @@ Train models on a Detlab cluster, search their hyperparameters, watch and fetch 
   det experiment describe 3                       its trials and what they reported
   det trial logs -f 12                            follow a trial's log
   det checkpoint download <uuid>                  fetch what was trained
+  det model register-version digits <uuid>        keep it, as a version of a model
 """
 _EPILOG = """\
 The master is taken from -m, else DET_MASTER, else localhost:8080. The user is taken from -u, else DET_USER with
@@ -30,7 +31,7 @@ DET_PASS or DET_USER_TOKEN, else the last `det user login`. `det <command> --hel
 
 
 def build() -> argparse.ArgumentParser:
-    from determined.cli import checkpoint, cluster, experiment, trial, user
+    from determined.cli import checkpoint, cluster, experiment, model, trial, user
 
     parser = argparse.ArgumentParser(
         prog="det",
@@ -51,6 +52,7 @@ def build() -> argparse.ArgumentParser:
     experiment.register(commands)
     trial.register(commands)
     checkpoint.register(commands)
+    model.register(commands)
     user.register(commands)
     cluster.register(commands)
     return parser

@@ -9,12 +9,14 @@ from determined.experimental._enums import (
     ExperimentSortBy,
     ExperimentState,
     LogLevel,
+    ModelSortBy,
     OrderBy,
     TrialSortBy,
     TrialState,
 )
 from determined.experimental._experiment import Experiment
 from determined.experimental._metrics import TrialMetrics
+from determined.experimental._model import Model, ModelVersion
 from determined.experimental._trial import Trial
 from determined.experimental._user import User
 
@@ -29,6 +31,9 @@ __all__ = [
     "ExperimentSortBy",
     "ExperimentState",
     "LogLevel",
+    "Model",
+    "ModelSortBy",
+    "ModelVersion",
     "OrderBy",
     "Trial",
     "TrialMetrics",

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -12,8 +12,8 @@ import yaml
 from determined.common import context
 from determined.common.api import Session, authentication, iterate
 from determined.common.api.token_store import TokenStore
-from determined.experimental import _checkpoint, _experiment, _metrics, _trial, _user
-from determined.experimental._enums import ExperimentSortBy, ExperimentState, OrderBy
+from determined.experimental import _checkpoint, _experiment, _metrics, _model, _trial, _user
+from determined.experimental._enums import ExperimentSortBy, ExperimentState, ModelSortBy, OrderBy
 
 
 class Determined:
@@ -135,6 +135,70 @@ class Determined:
             "stream_trials_metrics() is deprecated: use iter_trials_metrics()", FutureWarning, stacklevel=2
         )
         return self.iter_trials_metrics(trial_ids, group)
+
+    # The model registry.
+
+    def create_model(
+        self,
+        name: str,
+        description: str = "",
+        metadata: Mapping[str, Any] | None = None,
+        labels: Sequence[str] = (),
+        workspace_name: str | None = None,
+    ) -> _model.Model:
+        """A model, to keep checkpoints under its name. Raises APIException (409) when there is one already."""
+        return _model.create_model(
+            self._session,
+            name,
+            description=description,
+            metadata=metadata,
+            labels=labels,
+            workspace_name=workspace_name,
+        )
+
+    def get_model(self, identifier: str | int) -> _model.Model:
+        """By name or id."""
+        return _model.get_model(self._session, identifier)
+
+    def get_model_by_id(self, model_id: int) -> _model.Model:
+        warnings.warn("get_model_by_id() is deprecated: use get_model()", FutureWarning, stacklevel=2)
+        return self.get_model(model_id)
+
+    def list_models(
+        self,
+        sort_by: ModelSortBy = ModelSortBy.NAME,
+        order_by: OrderBy = OrderBy.ASC,
+        name: str | None = None,
+        description: str | None = None,
+        model_id: int | None = None,
+        workspace_names: Sequence[str] | None = None,
+        workspace_ids: Sequence[int] | None = None,
+    ) -> list[_model.Model]:
+        """The models that pass every filter that is given; a part of a name or description is enough."""
+        return _model.list_models(
+            self._session,
+            sort_by,
+            order_by,
+            name=name,
+            description=description,
+            model_id=model_id,
+            workspace_names=workspace_names,
+            workspace_ids=workspace_ids,
+        )
+
+    def get_models(
+        self,
+        sort_by: ModelSortBy = ModelSortBy.NAME,
+        order_by: OrderBy = OrderBy.ASC,
+        name: str | None = None,
+        description: str | None = None,
+    ) -> list[_model.Model]:
+        warnings.warn("get_models() is deprecated: use list_models()", FutureWarning, stacklevel=2)
+        return self.list_models(sort_by, order_by, name, description)
+
+    def get_model_labels(self) -> list[str]:
+        """All labels that models bear."""
+        return list(self._session.get_json("/api/v1/model/labels")["labels"])
 
     # Users.
 

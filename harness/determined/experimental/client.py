@@ -11,7 +11,7 @@ Inside a notebook or a task nothing else is to do. Elsewhere `det user login` or
 
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from determined.experimental import (
@@ -25,6 +25,9 @@ from determined.experimental import (
     ExperimentSortBy,
     ExperimentState,
     LogLevel,
+    Model,
+    ModelSortBy,
+    ModelVersion,
     OrderBy,
     Trial,
     TrialMetrics,
@@ -44,6 +47,9 @@ __all__ = [
     "ExperimentSortBy",
     "ExperimentState",
     "LogLevel",
+    "Model",
+    "ModelSortBy",
+    "ModelVersion",
     "OrderBy",
     "Trial",
     "TrialMetrics",
@@ -51,16 +57,22 @@ __all__ = [
     "TrialState",
     "User",
     "create_experiment",
+    "create_model",
     "create_user",
     "current",
     "get_checkpoint",
     "get_experiment",
+    "get_model",
+    "get_model_by_id",
+    "get_model_labels",
+    "get_models",
     "get_session_username",
     "get_trial",
     "get_user_by_id",
     "get_user_by_name",
     "iter_trials_metrics",
     "list_experiments",
+    "list_models",
     "list_users",
     "login",
     "logout",
@@ -144,6 +156,54 @@ def get_checkpoint(uuid: str) -> Checkpoint:
 def iter_trials_metrics(trial_ids: Sequence[int], group: str) -> Iterator[TrialMetrics]:
     """What these trials reported in a group, by trial and steps; every group when it is empty."""
     return _client().iter_trials_metrics(trial_ids, group)
+
+
+def create_model(
+    name: str,
+    description: str = "",
+    metadata: Mapping[str, Any] | None = None,
+    labels: Sequence[str] = (),
+    workspace_name: str | None = None,
+) -> Model:
+    """A model, to keep checkpoints under its name."""
+    return _client().create_model(name, description, metadata, labels, workspace_name)
+
+
+def get_model(identifier: str | int) -> Model:
+    """By name or id."""
+    return _client().get_model(identifier)
+
+
+def get_model_by_id(model_id: int) -> Model:
+    return _client().get_model_by_id(model_id)
+
+
+def list_models(
+    sort_by: ModelSortBy = ModelSortBy.NAME,
+    order_by: OrderBy = OrderBy.ASC,
+    name: str | None = None,
+    description: str | None = None,
+    model_id: int | None = None,
+    workspace_names: Sequence[str] | None = None,
+    workspace_ids: Sequence[int] | None = None,
+) -> list[Model]:
+    """The models that pass every filter that is given."""
+    return _client().list_models(
+        sort_by, order_by, name, description, model_id, workspace_names, workspace_ids
+    )
+
+
+def get_models(
+    sort_by: ModelSortBy = ModelSortBy.NAME,
+    order_by: OrderBy = OrderBy.ASC,
+    name: str | None = None,
+    description: str | None = None,
+) -> list[Model]:
+    return _client().get_models(sort_by, order_by, name, description)
+
+
+def get_model_labels() -> list[str]:
+    return _client().get_model_labels()
 
 
 def create_user(username: str, admin: bool, password: str | None = None, remote: bool = False) -> User:
