@@ -1,7 +1,6 @@
 """Train, search and track models on a Detlab cluster, with the names that Determined gave these things."""
 
 import importlib
-import importlib.metadata
 from typing import TYPE_CHECKING, Any
 
 from determined import errors
@@ -46,7 +45,9 @@ def load_ipython_extension(shell: Any) -> None:
     """Load what other packages add to IPython: %det and %%det_experiment, of detlab_magics."""
     found = _ipython_extensions()
     if not found:
-        raise ModuleNotFoundError(
+        from IPython.core.error import UsageError  # shown without a traceback
+
+        raise UsageError(
             "nothing that is installed here brings %det and %%det_experiment: pip install 'detlab[jupyter]'"
         )
     for module in found:
@@ -60,5 +61,7 @@ def unload_ipython_extension(shell: Any) -> None:
 
 def _ipython_extensions() -> list[Any]:
     """The modules that the entry points of group `detlab.ipython` name."""
-    points = importlib.metadata.entry_points(group="detlab.ipython")
+    from importlib import metadata  # not cheap, and `det --help` need not pay for it
+
+    points = metadata.entry_points(group="detlab.ipython")
     return [importlib.import_module(module) for module in sorted({point.module for point in points})]
