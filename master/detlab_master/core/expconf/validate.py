@@ -5,6 +5,7 @@ are merged; then what is required must be there, and rules between keys hold. Pr
 found one by one.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -221,10 +222,15 @@ def _search_errors(config: ExperimentConfig, space: hp.Nested) -> list[ConfigErr
 
 
 def _advice(config: ExperimentConfig) -> list[str]:
-    if config.searcher.max_length is None:
+    if config.searcher.max_length is None or _is_trial_class(config.entrypoint):
         return []
     advice = (
         "<config>.searcher.max_length: is deprecated; set the training length in code, as in "
         "Trainer.fit(max_length=...). It still counts where the code sets none."
     )
     return [advice]
+
+
+def _is_trial_class(entrypoint: str | list[str] | None) -> bool:
+    """module:TrialClass has no code of its own that calls `Trainer.fit`: max_length is where its length stands."""
+    return isinstance(entrypoint, str) and re.fullmatch(r"[\w.]+:\w+", entrypoint.strip()) is not None
