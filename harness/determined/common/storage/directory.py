@@ -42,7 +42,7 @@ class DirectoryStorage:
             if final.exists():
                 raise StorageError(f"{final} exists already: a checkpoint is written once")
             self.base.mkdir(parents=True, exist_ok=True)
-            staging.mkdir()
+            staging.mkdir(mode=0o700)  # the folder around it may be shared with other users
         try:
             yield staging
             with _explained(f"cannot write the checkpoint {final}"):
