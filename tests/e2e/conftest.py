@@ -69,7 +69,7 @@ def running_place(slots: int) -> Iterator[Place]:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    with running_place(slots=3) as started:
+    with running_place(slots=4) as started:
         yield started
 
 
