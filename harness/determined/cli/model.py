@@ -1,7 +1,8 @@
 """`det model`: the model registry."""
 
 import argparse
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from determined.cli import render
 from determined.cli.parser import Subparsers, command, group, names
@@ -9,7 +10,7 @@ from determined.cli.parser import Subparsers, command, group, names
 if TYPE_CHECKING:
     from determined.experimental import Model, ModelVersion
 
-MODEL_HEADERS = ("ID", "Name", "Workspace ID", "Creation Time", "Last Updated Time", "Metadata")
+LIST_HEADERS = ("ID", "Name", "Workspace ID", "Creation Time", "Last Updated Time", "Metadata")
 VERSION_HEADERS = (
     "Version #",
     "Trial ID",
@@ -21,7 +22,9 @@ VERSION_HEADERS = (
 
 
 def register(commands: Subparsers) -> None:
-    verbs = group(commands, "model m", "keep checkpoints under a name, as versions of a model")
+    verbs = group(
+        commands, "model m", "keep checkpoints under a name, as versions of a model", default="list"
+    )
 
     p = command(verbs, "create", create, "create a model")
     p.add_argument("name")
@@ -40,9 +43,9 @@ def register(commands: Subparsers) -> None:
     p.add_argument("--order-by", choices=("asc", "desc"), default="asc", help="default %(default)s")
     _add_json(p)
 
-    p = command(verbs, "describe", describe, "show a model")
+    p = command(verbs, "describe", describe, "show a model and its latest version")
     p.add_argument("name", help="or its id")
-    p.add_argument("--version", type=int, metavar="NUMBER", help="show this version too")
+    p.add_argument("--version", type=int, metavar="NUMBER", help="with this version instead of the latest")
     _add_json(p)
 
     p = command(verbs, "list-versions", list_versions, "list the versions of a model")
@@ -70,9 +73,9 @@ def create(args: argparse.Namespace) -> None:
         connect(args), args.name, description=args.description, workspace_name=args.workspace_name
     )
     if args.json:
-        render.print_json(model.raw)
+        render.print_json(_as_json(model))
     else:
-        _show_models([model])
+        _show_model(model, [])
 
 
 def list_models(args: argparse.Namespace) -> None:
@@ -86,21 +89,21 @@ def list_models(args: argparse.Namespace) -> None:
         workspace_names=args.workspace_names,
     )
     if args.json:
-        render.print_json([model.raw for model in found])
-    else:
-        _show_models(found)
+        render.print_json([_as_json(model) for model in found])
+        return
+    render.table(LIST_HEADERS, [[model.model_id, model.name, *_cells(model)] for model in found])
 
 
 def describe(args: argparse.Namespace) -> None:
+    from determined.experimental._model import LATEST
+
     model = _model_of(args)
-    version = None if args.version is None else model.get_version(args.version)
+    version = model.get_version(LATEST if args.version is None else args.version)
     if args.json:
-        render.print_json(model.raw if version is None else version.raw)
-        return
-    _show_models([model])
-    if version is not None:
-        print()
-        _show_versions([version])
+        shown = {} if args.version is None or version is None else {"modelVersion": version.raw}
+        render.print_json({**_as_json(model), **shown})
+    else:
+        _show_model(model, [] if version is None else [version])
 
 
 def list_versions(args: argparse.Namespace) -> None:
@@ -108,20 +111,18 @@ def list_versions(args: argparse.Namespace) -> None:
     versions = model.list_versions()
     if args.json:
         render.print_json({"model": model.raw, "modelVersions": [version.raw for version in versions]})
-        return
-    _show_models([model])
-    print()
-    _show_versions(versions)
+    else:
+        _show_model(model, versions)
 
 
 def register_version(args: argparse.Namespace) -> None:
-    version = _model_of(args).register_version(args.uuid)
+    model = _model_of(args)
+    version = model.register_version(args.uuid)
     if args.json:
-        render.print_json(version.raw)
-        return
-    print(f"Registered checkpoint {args.uuid} as version {version.model_version} of {version.model_name}")
-    print()
-    _show_versions([version])
+        render.print_json({"modelVersion": version.raw})
+    else:
+        model.reload()
+        _show_model(model, [version])
 
 
 def move(args: argparse.Namespace) -> None:
@@ -147,31 +148,48 @@ def _model_of(args: argparse.Namespace) -> "Model":
     return get_model(connect(args), args.name)
 
 
-def _show_models(models: "list[Model]") -> None:
-    rows = [
-        [
-            model.model_id,
-            model.name,
-            model.workspace_id,
-            render.time(model.creation_time),
-            render.time(model.last_updated_time),
-            render.compact(model.metadata),
-        ]
-        for model in models
-    ]
-    render.table(MODEL_HEADERS, rows)
+def _as_json(model: "Model") -> dict[str, Any]:
+    """The keys that scripts for the official client read, and what else there is to know."""
+    raw = model.raw
+    return {
+        "id": model.model_id,
+        "name": model.name,
+        "description": model.description,
+        "metadata": model.metadata,
+        "archived": model.archived,
+        "creation_time": raw["creationTime"],
+        "last_updated_time": raw["lastUpdatedTime"],
+        "labels": model.labels,
+        "notes": model.notes,
+        "num_versions": model.num_versions,
+        "username": model.username,
+        "workspace_id": model.workspace_id,
+    }
 
 
-def _show_versions(versions: "list[ModelVersion]") -> None:
-    rows = [
-        [
-            version.model_version,
-            version.checkpoint.training.trial_id,
-            version.checkpoint.steps_completed,
-            version.checkpoint.uuid,
-            render.structure(version.checkpoint.training.validation_metrics.get("avgMetrics")),
-            render.structure(version.metadata),
-        ]
-        for version in versions
-    ]
+def _cells(model: "Model") -> list[Any]:
+    times = [render.time(model.creation_time), render.time(model.last_updated_time)]
+    return [model.workspace_id, *times, render.compact(model.metadata)]
+
+
+def _show_model(model: "Model", versions: "Sequence[ModelVersion]") -> None:
+    """The model's table, and that of versions where there are any."""
+    headers = [*LIST_HEADERS[:2], "Description", *LIST_HEADERS[2:]]
+    render.table(headers, [[model.model_id, model.name, model.description, *_cells(model)]])
+    if not versions:
+        return
+    print()
+    rows = []
+    for version in versions:
+        checkpoint = version.checkpoint
+        rows.append(
+            [
+                version.model_version,
+                checkpoint.training.trial_id,
+                checkpoint.steps_completed,
+                checkpoint.uuid,
+                render.structure(checkpoint.training.validation_metrics.get("avgMetrics")),
+                render.structure(checkpoint.metadata),
+            ]
+        )
     render.table(VERSION_HEADERS, rows)
