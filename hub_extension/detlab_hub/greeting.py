@@ -8,9 +8,7 @@ from detlab_hub.logins import Logins
 from detlab_hub.place import Place
 
 ENDED = "Detlab has ended. Experiments that were running go on from their checkpoints at the next `make up`."
-RESTARTING = (
-    "The Hub ends. Servers and trials that run are left running and are found again at the next start."
-)
+RESTARTING = "The Hub has ended. Servers and trials that run are left running and will be found again at the next start."
 
 
 def banner(place: Place, who: Logins, slots: int) -> str:
@@ -26,9 +24,9 @@ def banner(place: Place, who: Logins, slots: int) -> str:
     return (
         f"\n{up}\n{_login(place, who)}\n"
         f"Kept in {folder}: logs, database, checkpoints, homes, passwords.\n\n"
-        f"Next: open {place.url} in a browser, log in, press Start, and open digits.ipynb.\n"
+        f"Next: open {place.url} in a browser, log in, press Start, and open examples/digits.ipynb.\n"
         "Or in a terminal of JupyterLab:\n"
-        "    det experiment create digits/adaptive.yaml digits -f\n"
+        "    det experiment create examples/digits/adaptive.yaml examples/digits -f\n"
     )
 
 

@@ -15,9 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
+_EXAMPLES = (
+    "examples"  # in the home, so that `det experiment create examples/digits/adaptive.yaml` works there too
+)
 _MARK = Path(".detlab/examples")  # in the home, once the examples were copied
 _KERNELS = Path(__file__).parent / "jupyter"  # a Python kernel that loads the magics
 _REPORT = "--ServerApp.jpserver_extensions={'detlab_spawner.report': True}"
+# JupyterLab's own news and updates: nothing leaves the machine, and nobody is asked about it.
+_NO_NEWS = ("--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate")
 
 
 def main() -> None:
@@ -27,7 +32,7 @@ def main() -> None:
     os.chdir(home)
     host = own_address(os.environ["DET_MASTER"])
     environment = server_environment(os.environ, host, free_port(host))
-    command = [sys.executable, "-m", "jupyterhub.singleuser", _REPORT, *sys.argv[1:]]
+    command = [sys.executable, "-m", "jupyterhub.singleuser", _REPORT, *_NO_NEWS, *sys.argv[1:]]
     os.execve(sys.executable, command, environment)
 
 
@@ -69,7 +74,7 @@ def server_environment(environment: Mapping[str, str], host: str, port: int) -> 
 
 
 def copy_examples(home: Path, sources: Sequence[Path] | None = None) -> None:
-    """Put the examples into the home, once, and nothing that is there already is touched.
+    """Put the examples into the home's folder `examples`, once; nothing that is there already is touched.
 
     Args:
         sources: files and folders; None for those that come with Detlab.
@@ -78,9 +83,10 @@ def copy_examples(home: Path, sources: Sequence[Path] | None = None) -> None:
     if mark.exists():
         return
     for source in examples() if sources is None else sources:
-        target = home / source.name
+        target = home / _EXAMPLES / source.name
         if target.exists():
             continue
+        target.parent.mkdir(exist_ok=True)
         if source.is_dir():
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
