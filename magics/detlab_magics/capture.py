@@ -40,6 +40,11 @@ class Captured:
     imports: frozenset[str]  # top-level names of the modules that it imports
     needs_batch_size: bool  # it asks its context for the batch size
 
+    @property
+    def is_trial_class(self) -> bool:
+        """Whether the harness trains it, and not the code itself."""
+        return isinstance(self.entrypoint, str)
+
 
 def capture(source: str, *, trial: str | None = None, elsewhere: Collection[str] = ()) -> Captured:
     """Make a module of a cell that defines a PyTorchTrial, or a function `main` that uses the Core API.

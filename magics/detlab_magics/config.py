@@ -48,7 +48,7 @@ def experiment_config(captured: Captured, options: Options, base: Mapping[str, A
             "the cell asks its context for the batch size: say it with --batch-size, such as 64"
         )
     config["hyperparameters"] = hyperparameters
-    config["searcher"] = searcher = _searcher(options, _section(base, "searcher"), hyperparameters)
+    config["searcher"] = searcher = _searcher(captured, options, _section(base, "searcher"), hyperparameters)
     if options.validation_period is not None:
         config["min_validation_period"] = {"batches": options.validation_period}
     elif options.max_length is not None and "min_validation_period" not in base:
@@ -73,7 +73,7 @@ def summary(config: Mapping[str, Any]) -> str:
 
 
 def _searcher(
-    options: Options, base: Mapping[str, Any], hyperparameters: Mapping[str, Any]
+    captured: Captured, options: Options, base: Mapping[str, Any], hyperparameters: Mapping[str, Any]
 ) -> dict[str, Any]:
     name = options.searcher or base.get("name")
     if name is None:
@@ -102,14 +102,15 @@ def _searcher(
         searcher["max_trials"] = options.max_trials
     if name in _WITH_TRIALS and not searcher.get("max_trials"):
         raise OptionError(f"say with --max-trials how many trials {name} may run, such as 16")
-    _set_length(searcher, options)
+    _set_length(searcher, options, captured)
     return searcher
 
 
-def _set_length(searcher: dict[str, Any], options: Options) -> None:
+def _set_length(searcher: dict[str, Any], options: Options, captured: Captured) -> None:
     name, length = searcher["name"], options.max_length
     if length is None:
-        if not searcher.get("max_length") and not searcher.get("max_time"):
+        in_code = not captured.is_trial_class and name not in _HALVING  # a script may say it itself
+        if not in_code and not searcher.get("max_length") and not searcher.get("max_time"):
             raise OptionError(
                 "say with --max-length how long a trial trains at most, in batches, such as 600"
             )

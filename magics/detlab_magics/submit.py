@@ -1,6 +1,7 @@
 """Sending a cell, a class or a function to the cluster as an experiment."""
 
 import hashlib
+import importlib
 import importlib.util
 import inspect
 import json
@@ -123,8 +124,8 @@ def _create(config: dict[str, Any], source: str, includes: list[Path]) -> Experi
 def _captured(source: object, trial: str | None, hparams: Mapping[str, Any] | None) -> Captured:
     if isinstance(source, str):
         text = source
-    elif isinstance(source, type | types.FunctionType):
-        text, trial = _defining_source(source), trial or source.__name__
+    elif isinstance(code := _undecorated(source), type | types.FunctionType):
+        text, trial = _defining_source(code), trial or code.__name__
     else:
         raise CaptureError(
             f"cannot submit {source!r:.80}: it is neither source code, nor a class, nor a function"
@@ -137,6 +138,10 @@ def _captured(source: object, trial: str | None, hparams: Mapping[str, Any] | No
     except ValueError as e:
         raise OptionError(f"hparams: {e}") from e
     return Captured(**{**vars(captured), "hyperparameters": {**captured.hyperparameters, **given}})
+
+
+def _undecorated(source: object) -> object:
+    return source if isinstance(source, type) or not callable(source) else inspect.unwrap(source)
 
 
 def _defining_source(thing: type | types.FunctionType) -> str:
@@ -153,7 +158,7 @@ def _defining_source(thing: type | types.FunctionType) -> str:
 def _code_file(thing: type | types.FunctionType) -> str | None:
     """A cell is a file of its own to the compiler, by which linecache knows its text."""
     if isinstance(thing, types.FunctionType):
-        return str(inspect.unwrap(thing).__code__.co_filename)
+        return thing.__code__.co_filename
     for member in vars(thing).values():
         function = inspect.unwrap(member) if callable(member) else None
         if isinstance(function, types.FunctionType) and function.__qualname__.startswith(thing.__qualname__):
@@ -180,6 +185,7 @@ def _check_local_modules(imports: Iterable[str], includes: list[Path]) -> None:
 
 
 def _beside(name: str, folder: Path) -> Path | None:
+    importlib.invalidate_caches()  # it may have been written a moment ago
     try:
         found = importlib.util.find_spec(name)
     except (ImportError, ValueError):
