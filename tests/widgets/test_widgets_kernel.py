@@ -168,30 +168,82 @@ def kernel() -> Iterator[BlockingKernelClient]:
         manager.cleanup_resources()
 
 
-def test_a_cell_that_runs_again_ends_the_view_of_the_run_before(search: Search) -> None:
-    def execute(code: str, cell: str) -> list[dict[str, Any]]:
+class Page:
+    """What Lab does, over a kernel's channels: runs cells, and hears and sends a widget's messages beside them."""
+
+    def __init__(self, client: BlockingKernelClient) -> None:
+        self.client = client
+        self.heard: list[dict[str, Any]] = []
+
+    def start(self, code: str, cell: str = "a") -> str:
+        """Run a cell and do not wait for it; the request's id."""
         content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}}
         content |= {"allow_stdin": False, "stop_on_error": True}
-        message = client.session.msg("execute_request", content, metadata={"cellId": cell})
-        client.shell_channel.send(message)
-        heard = []
-        while True:
-            got = client.get_iopub_msg(timeout=30)
-            if got["parent_header"].get("msg_id") == message["header"]["msg_id"]:
-                heard.append(got)
-                if got["msg_type"] == "status" and got["content"]["execution_state"] == "idle":
-                    return heard
+        message = self.client.session.msg("execute_request", content, metadata={"cellId": cell})
+        self.client.shell_channel.send(message)
+        return str(message["header"]["msg_id"])
 
+    def wait(self, request: str, **wanted: Any) -> dict[str, Any]:
+        """Hear on until a message with this content came of a request."""
+        while True:
+            self.heard.append(self.client.get_iopub_msg(timeout=30))
+            content = self.heard[-1]["content"]
+            if self.heard[-1]["parent_header"].get("msg_id") == request and wanted.items() <= content.items():
+                return self.heard[-1]
+
+    def run(self, code: str, cell: str = "a") -> str:
+        """Run a cell to its end; what it printed."""
+        request = self.start(code, cell)
+        self.wait(request, execution_state="idle")
+        mine = [m for m in self.heard if m["parent_header"].get("msg_id") == request]
+        return "".join(m["content"]["text"] for m in mine if m["msg_type"] == "stream")
+
+    def subshell(self) -> str:
+        message = self.client.session.msg("create_subshell_request", {})
+        self.client.control_channel.send(message)
+        reply = self.client.control_channel.get_msg(timeout=10)
+        return str(reply["content"]["subshell_id"])
+
+    def send(self, comm_id: str, content: dict[str, Any], subshell: str) -> None:
+        data = {"method": "custom", "content": content}
+        message = self.client.session.msg("comm_msg", {"comm_id": comm_id, "data": data})
+        message["header"]["subshell_id"] = subshell
+        self.client.shell_channel.send(message)
+
+
+def test_a_cell_that_runs_again_ends_the_view_of_the_run_before(search: Search) -> None:
     search.reports = {12: [0.1]}
-    code = "import detlab_widgets\nviews = globals().get('views', []) + [detlab_widgets.ExperimentView(3)]\n"
-    followed = "print([view._following is not None for view in views])"
+    show = "import detlab_widgets\nviews = globals().get('views', []) + [detlab_widgets.ExperimentView(3)]\n"
+    show += "display(views[-1])"
     with kernel() as client:
-        execute(code + "display(views[-1])", "a")
-        execute(code + "display(views[-1])", "b")
-        execute(code + "display(views[-1])", "a")
-        heard = execute(followed, "c")
-    [text] = [m["content"]["text"] for m in heard if m["msg_type"] == "stream"]
-    assert text == "[False, True, True]\n"
+        page = Page(client)
+        page.run(show, "a")
+        page.run(show, "b")
+        page.run(show, "a")
+        followed = page.run("print([view._following is not None for view in views])", "c")
+    assert followed == "[False, True, True]\n"
+
+
+def test_buttons_work_while_a_cell_runs(search: Search) -> None:
+    search.reports = {12: [0.1]}
+    with kernel() as client:
+        page = Page(client)
+        page.run(SHOW.format(id=3))
+        [comm] = [
+            m
+            for m in page.heard
+            if m["msg_type"] == "comm_open" and "figure" in m["content"]["data"]["state"]
+        ]
+        subshell = page.subshell()
+        busy = page.start(
+            "import time\nprint('on')\nwhile view.head['state'] != 'PAUSED':\n    time.sleep(0.05)\n"
+            "print('paused while I ran')",
+            "b",
+        )
+        page.wait(busy, text="on\n")
+        page.send(comm["content"]["comm_id"], {"kind": "verb", "verb": "pause"}, subshell)
+        page.wait(busy, text="paused while I ran\n")
+    assert search.state == "STATE_PAUSED"
 
 
 TRAIN = """

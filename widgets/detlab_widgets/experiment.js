@@ -2,35 +2,40 @@
 // Every text goes in as text, never as HTML: names come from other people.
 
 const LIBRARY = Symbol.for("detlab.plotly");
-const LIBRARY_TIMEOUT = 120_000; // ms; a kernel that computes may not answer before its cell has ended
+const ASK_AGAIN_AFTER = 3_000; // ms
+const MOST_TRIES = 3;
 const CONFIRM_FOR = 4_000; // ms
 const CONFIG = { responsive: true, displaylogo: false };
 const LABELS = { pause: "Pause", activate: "Activate", kill: "Kill" };
 
-// plotly.js comes from the kernel, once for all views of a page.
+// plotly.js comes from the kernel, once for all views of a page. A message may be lost with the view that asked,
+// or wait in the queue of a busy kernel: each view listens, and asks again if nobody has been answered for a while.
 function library(model) {
-  globalThis[LIBRARY] ??= fetchLibrary(model).catch((error) => {
-    delete globalThis[LIBRARY];
-    throw error;
-  });
-  return globalThis[LIBRARY];
+  const shared = (globalThis[LIBRARY] ??= { ...Promise.withResolvers(), askedAt: -Infinity });
+  let tries = 0;
+  let timer;
+  const receive = (message, buffers) => {
+    if (message.kind === "library") shared.resolve(unpack(buffers[0]));
+  };
+  const ask = () => {
+    if (performance.now() - shared.askedAt >= ASK_AGAIN_AFTER) {
+      shared.askedAt = performance.now();
+      tries += 1;
+      model.send({ kind: "library" });
+    }
+    if (tries < MOST_TRIES) timer = setTimeout(ask, ASK_AGAIN_AFTER);
+  };
+  const stop = () => {
+    clearTimeout(timer);
+    model.off("msg:custom", receive);
+  };
+  model.on("msg:custom", receive);
+  ask();
+  shared.promise.then(stop, stop);
+  return { loaded: shared.promise, stop };
 }
 
-async function fetchLibrary(model) {
-  const packed = await new Promise((resolve, reject) => {
-    const timer = setTimeout(() => {
-      model.off("msg:custom", receive);
-      reject(new Error("the kernel did not send the chart library"));
-    }, LIBRARY_TIMEOUT);
-    function receive(message, buffers) {
-      if (message.kind !== "library") return;
-      clearTimeout(timer);
-      model.off("msg:custom", receive);
-      resolve(buffers[0]);
-    }
-    model.on("msg:custom", receive);
-    model.send({ kind: "library" });
-  });
+async function unpack(packed) {
   const plain = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
   const source = await new Response(plain).text();
   const parts = ["const module = { exports: {} };\n", source, "\nexport default module.exports;\n"];
@@ -124,7 +129,7 @@ function render({ model, el: root }) {
   const trouble = element(root, "div", "detlab-trouble");
   const refusal = element(root, "div", "detlab-refusal");
   for (const notice of [trouble, refusal]) notice.setAttribute("role", "status");
-  const chart = element(root, "div", "detlab-chart", "The chart is loading…");
+  const chart = element(root, "div", "detlab-chart", "The chart is loading. It may have to wait for a cell that runs.");
   el.table = element(element(root, "div", "detlab-scroll"), "table", "detlab-trials");
   el.note = element(root, "div", "detlab-note");
   const enable = makeButtons(verbs, model);
@@ -138,10 +143,11 @@ function render({ model, el: root }) {
     const { data, layout } = model.get("figure");
     if (plotly && data) plotly.react(chart, data, layout, CONFIG);
   };
-  library(model).then(
-    (loaded) => {
+  const waiting = library(model);
+  waiting.loaded.then(
+    (ready) => {
       if (gone) return;
-      plotly = loaded;
+      plotly = ready;
       chart.textContent = "";
       drawChart();
     },
@@ -172,6 +178,7 @@ function render({ model, el: root }) {
     gone = true;
     for (const [event, draw] of Object.entries(watched)) model.off(event, draw);
     hide.remove();
+    waiting.stop();
     if (plotly) plotly.purge(chart);
     model.send({ kind: "hidden" });
   };

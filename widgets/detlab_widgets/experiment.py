@@ -14,7 +14,7 @@ from determined.common.api import errors
 from determined.experimental import Experiment, ExperimentState
 from detlab_widgets import follow, plotly_view, spec, static_view
 from detlab_widgets.facts import ExperimentFacts
-from detlab_widgets.output import Bundle, CellOutput, cells, in_notebook
+from detlab_widgets.output import Bundle, CellOutput, cells, hear_beside_cells, in_notebook
 from detlab_widgets.read import ExperimentSource
 
 FIRST_READING = 3.0  # seconds that showing waits for it, so that the first picture has something on it
@@ -61,6 +61,7 @@ class ExperimentView(anywidget.AnyWidget):
         self._lock = threading.RLock()
         self._pages = 0  # that show this view, as far as they say
         self.on_msg(self._received)
+        hear_beside_cells(self.comm)
         self._following: follow.Following | None = None
         self._follow()
 

@@ -9,6 +9,8 @@ Lab saves outputs and no widget state, so a view has two outputs, both replaced 
 
 So the file holds a picture from the first moment on, with no script needed to see it. Both are found by their
 display ids: Lab routes an update to the cell that first showed the id, whatever cell runs when it is sent.
+It forgets that route when the page is loaded anew: the live widget comes back, but the file keeps the picture
+of before, which names its time, until the cell is run again.
 """
 
 import threading
@@ -25,6 +27,17 @@ Bundle = Mapping[str, Any]  # content by mime type
 def in_notebook() -> bool:
     """Whether this process is a kernel, whose outputs can be replaced, and not a terminal or a program."""
     return hasattr(get_ipython(), "kernel")
+
+
+def hear_beside_cells(comm: Any) -> None:
+    """Take a comm's messages in the subshell that the page sends them to, also while a cell runs.
+
+    ipykernel (seen in 7.4) takes them in the shell that last sent on the comm instead. For a view that is the main
+    one, which is busy as long as a cell waits for the search: the buttons would be dead. Where ipykernel does not
+    ask, this changes nothing.
+    """
+    if hasattr(comm, "_reply_subshell_for"):
+        comm._reply_subshell_for = lambda data, asked_for: asked_for
 
 
 class CellOutput:
