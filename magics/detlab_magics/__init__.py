@@ -10,7 +10,7 @@
 
 from typing import TYPE_CHECKING
 
-from detlab_magics.checkout import best_checkpoint, load_best
+from detlab_magics.checkout import best_checkpoint, load_best, wait_for_best
 from detlab_magics.errors import NotebookError
 from detlab_magics.run import ClusterStatus, det, status
 from detlab_magics.submit import submit
@@ -28,6 +28,7 @@ __all__ = [
     "status",
     "submit",
     "unload_ipython_extension",
+    "wait_for_best",
 ]
 
 

@@ -68,6 +68,12 @@ def test_a_cell_becomes_an_experiment(shell: Shell, submissions: Submissions) ->
     assert "Experiment 3: Trial COMPLETED" in ran.out, "the view, as far as a terminal shows it"
 
 
+def test_the_cell_is_noted_where_the_front_end_names_it(shell: Shell, submissions: Submissions) -> None:
+    shell.ip.get_parent = lambda: {"metadata": {"cellId": "abc"}}
+    assert shell.run(CELL).error is None
+    assert submissions.configs[0]["data"]["detlab"]["cell_id"] == "abc"
+
+
 def test_options(shell: Shell, submissions: Submissions) -> None:
     Path("base.yaml").write_text("labels: [a]\nhyperparameters: {decay: 1e-3}\n")
     Path("helpers.py").write_text("x = 1\n")
