@@ -130,11 +130,12 @@ def _parsed(argv: list[str]) -> argparse.Namespace | None:
     """The arguments; None after help, which has been printed."""
     said = io.StringIO()
     try:
-        with contextlib.redirect_stderr(said):
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
             return parser.parse(argv)
     except SystemExit as e:
         if e.code:
             raise NotebookError(said.getvalue().strip()) from None
+        print(said.getvalue(), end="")
         return None
 
 
