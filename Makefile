@@ -16,14 +16,14 @@ TORCH := torch==2.13.0
 .PHONY: help up test test-full check format clean
 
 help:
-	@echo 'make up         run Detlab on this machine: master and agent (PORT=8080 DATA=.detlab); Ctrl-C ends it'
+	@echo 'make up         run Detlab on this machine (PORT=8080 DATA=.detlab); Ctrl-C ends it'
 	@echo 'make test       install what the tests need, and run them'
 	@echo 'make test-full  the long tests too: every database, many rounds of failures'
 	@echo 'make check      style, types and layers'
 	@echo 'make clean      remove the environment and all that Detlab has kept here'
 
 up: $(VENV)/.installed
-	@exec $(BIN)/python -m detlab_master.local --port $(PORT) --data-dir $(DATA)
+	@PORT=$(PORT) DATA=$(DATA) exec $(BIN)/jupyterhub -f jupyterhub_config.py
 
 test: $(VENV)/.test-installed $(OFFICIAL)/.installed
 	$(BIN)/python -m pytest -m "not full" $(PYTEST_ARGS)

@@ -12,10 +12,11 @@ from typing import Any
 import yaml
 from jupyterhub.app import JupyterHub  # type: ignore[import-untyped]
 
+from detlab_hub.greeting import next_steps
 from detlab_hub.hub_proxy import find_proxy
 from detlab_hub.keeper import running_part
 from detlab_hub.logins import Logins, logins
-from detlab_hub.place import CannotStart, Place, check_ports, claim, secret
+from detlab_hub.place import AlreadyRuns, CannotStart, Place, check_ports, claim, secret
 
 PROXY_MODULE = "detlab_hub.proxy"
 _KEEPER_SECONDS = 30  # for a keeper to end its part
@@ -51,6 +52,9 @@ def configure(
     ):  # a Hub starts; it is not one of its small commands, such as `jupyterhub token`
         try:
             _take(place)
+        except AlreadyRuns as error:
+            print(f"{error}\n\n{next_steps(error.url, place.activate)}")
+            sys.exit(0)
         except CannotStart as error:
             print(error, file=sys.stderr)
             sys.exit(1)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
+from pathlib import Path
 
 from detlab_hub.logins import Logins
 from detlab_hub.place import Place
@@ -24,9 +27,30 @@ def banner(place: Place, who: Logins, slots: int) -> str:
     return (
         f"\n{up}\n{_login(place, who)}\n"
         f"Kept in {folder}: logs, database, checkpoints, homes, passwords.\n\n"
-        f"Next: open {place.url} in a browser, log in, press Start, and open examples/digits.ipynb.\n"
-        "Or in a terminal of JupyterLab:\n"
+        f"{next_steps(place.url, place.activate)}"
+    )
+
+
+def next_steps(url: str, activate: Path) -> str:
+    """What to do now, in the browser or in a terminal."""
+    return (
+        f"Next: open {url} in a browser, log in, press Start, and open examples/digits.ipynb.\n"
+        "Or, in another terminal, in this folder:\n"
+        f"    source {os.path.relpath(activate)}\n"
         "    det experiment create examples/digits/adaptive.yaml examples/digits -f\n"
+    )
+
+
+def activation(place: Place, user: str, token: str) -> str:
+    """The lines of the file to source: `det` on the path, where the master is, and who one is there."""
+    return "".join(
+        f"export {name}={value}\n"
+        for name, value in (
+            ("PATH", f"{shlex.quote(str(Path(sys.executable).parent))}:$PATH"),
+            ("DET_MASTER", place.master_url),
+            ("DET_USER", shlex.quote(user)),
+            ("DET_USER_TOKEN", shlex.quote(token)),
+        )
     )
 
 

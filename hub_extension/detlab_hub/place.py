@@ -13,6 +13,14 @@ class CannotStart(Exception):
     """Why this installation cannot start, and what to do; for whoever starts it."""
 
 
+class AlreadyRuns(CannotStart):
+    """It runs here already, and that is no misfortune."""
+
+    def __init__(self, message: str, url: str) -> None:
+        super().__init__(message)
+        self.url = url  # of the one that runs
+
+
 @dataclass(frozen=True)
 class Place:
     """Ports and paths. The four ports stand side by side, so one number moves them all."""
@@ -63,6 +71,11 @@ class Place:
         return self.folder / "passwords"
 
     @property
+    def activate(self) -> Path:
+        """A file to source in a terminal of this machine, to be the Hub's admin there."""
+        return self.folder / "activate"
+
+    @property
     def ending(self) -> Path:
         """There while all tasks are to end with the Hub, not only the Hub itself."""
         return self.hub / "ending"
@@ -88,7 +101,7 @@ def claim(place: Place) -> None:
     """Take the folder for this process, until it ends.
 
     Raises:
-        CannotStart: somebody else has it.
+        AlreadyRuns: somebody else has it.
     """
     descriptor = os.open(place.hub / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -96,9 +109,10 @@ def claim(place: Place) -> None:
     except BlockingIOError:
         holder = os.pread(descriptor, 200, 0).decode() or "it is just starting"
         os.close(descriptor)
-        raise CannotStart(
+        raise AlreadyRuns(
             f"Detlab runs already in {place.folder} ({holder}). It goes on running; nothing was changed.\n"
-            "A second copy beside it needs a port and a folder of its own: make up PORT=9000 DATA=.detlab-9000"
+            "A second copy beside it needs a port and a folder of its own: make up PORT=9000 DATA=.detlab-9000",
+            holder.partition(",")[0],
         ) from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{place.url}, pid {os.getpid()}".encode(), 0)

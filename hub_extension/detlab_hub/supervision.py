@@ -7,6 +7,7 @@ servers and trials go on and are found again at the next start, so that the Hub 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import signal
 from typing import Any
 
@@ -15,7 +16,7 @@ from jupyterhub import orm  # type: ignore[import-untyped]
 from detlab_hub import greeting
 from detlab_hub.identity import UserSync
 from detlab_hub.logins import Logins
-from detlab_hub.place import Place
+from detlab_hub.place import Place, secret
 from detlab_spawner.client import MasterClient, MasterUnavailable, Refused, UnknownServer
 
 READY_SECONDS = 60.0
@@ -56,9 +57,9 @@ class Supervision:
             print("\nDetlab ends, with all servers and tasks...", flush=True)
             self._place.ending.touch()
             await asyncio.gather(*(self._stop(user, name) for user, name in self._active()))
-            print(greeting.ENDED, flush=True)
+            atexit.register(print, greeting.ENDED, flush=True)
         else:
-            print(greeting.RESTARTING, flush=True)
+            atexit.register(print, greeting.RESTARTING, flush=True)
         await self._hub.shutdown_cancel_tasks(number)
 
     def _active(self) -> list[tuple[Any, str]]:
@@ -83,7 +84,19 @@ class Supervision:
         give_up = loop.time() + READY_SECONDS
         while (slots := await self._slots()) == 0 and loop.time() < give_up:
             await asyncio.sleep(0.2)
+        await self._write_activation()
         print(greeting.banner(self._place, self._who, slots), flush=True)
+
+    async def _write_activation(self) -> None:
+        """For who runs the Hub: a terminal of this machine is theirs, too."""
+        try:
+            await self._client.put_user(self._who.admin, admin=True)
+            token = await self._client.user_token(self._who.admin)
+        except (MasterUnavailable, Refused, UnknownServer) as error:
+            self._hub.log.warning("%s was not written: %s", self._place.activate, error)
+            return
+        self._place.activate.unlink(missing_ok=True)
+        secret(self._place.activate, greeting.activation(self._place, self._who.admin, token))
 
     async def _slots(self) -> int:
         try:

@@ -19,7 +19,6 @@ from determined.common.api import Session, errors
 
 THREADS = 16
 ANSWER_SECONDS = 10.0  # for an answer of the master; short, because whoever asks asks again
-CREATE_SECONDS = 60.0
 
 _threads = ThreadPoolExecutor(THREADS, thread_name_prefix="detlab-master")
 
@@ -75,12 +74,16 @@ class MasterClient:
             lambda session: session.put(f"/api/v1/hub/users/{_quoted(username)}", body, ANSWER_SECONDS)
         )
 
-    async def create_server(self, body: Mapping[str, Any]) -> str:
-        """Queue a server (spec.request_body); its task id. Not repeated when it may have been done."""
+    async def user_token(self, username: str) -> str:
+        """A token that `det` can use for a user of the Hub; it lasts for some weeks."""
         answer = await self._ask(
-            lambda session: session.post("/api/v1/hub/servers", dict(body), CREATE_SECONDS, once=True)
+            lambda session: session.post(f"/api/v1/hub/users/{_quoted(username)}/token", {}, ANSWER_SECONDS)
         )
-        return str(answer["taskId"])
+        return str(answer["token"])
+
+    async def create_server(self, body: Mapping[str, Any]) -> None:
+        """Queue a server (spec.request_body). May be repeated."""
+        await self._ask(lambda session: session.post("/api/v1/hub/servers", dict(body), ANSWER_SECONDS))
 
     async def server(self, task_id: str) -> ServerStatus:
         """How a server is doing.

@@ -4,8 +4,9 @@ What is easily got wrong here:
 
 - The Hub limits the whole of `start()` by `start_timeout`. Waiting in the queue is not starting: the Hub is given no
   limit, and `start_timeout` is counted here, from the moment that the master grants the slots.
-- A task must never be left behind. Its id is kept in the Hub's database as soon as the master has given it, a cancelled
-  `start()` still waits for a request that is under way, and `stop()` returns only when the master says that it is over.
+- A task must never be left behind. Its id is chosen here and is in the Hub's database before the master is asked, so
+  asking again makes no second one; a cancelled `start()` still waits for a request that is under way; and `stop()`
+  returns only when the master says that it is over.
 - After a restart the Hub asks `poll()` before it believes that a server runs. The master may be starting itself: there
   is no answer until it has one. A server that still waits or starts is taken up again where it was.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import uuid
 from collections.abc import AsyncIterator
 from html import escape
 from pathlib import Path
@@ -28,7 +30,8 @@ from detlab_spawner import form, spec
 from detlab_spawner.client import MasterClient, MasterUnavailable, Refused, ServerStatus, UnknownServer
 
 FOREVER = 10 * 365 * 24 * 3600  # seconds; what the Hub is told in place of start_timeout
-FORM_SECONDS = 5.0  # for the spawn page to learn of free slots
+FORM_SECONDS = 3.0  # for the spawn page to learn of free slots
+POLL_SECONDS = 1.0  # for an answer to the Hub, which holds pages back until it has one
 MASTER_AWAY_SECONDS = 60.0  # for a request of a server while the master is away
 QUICK, SLOW = 0.25, 2.0  # seconds between two looks at a server: at first and while it starts; while it waits
 QUICK_SECONDS = 10.0
@@ -80,7 +83,7 @@ class DetlabSpawner(Spawner):  # type: ignore[misc]  # jupyterhub has no types
         self.launch_timeout = 120.0
         self.task_id = ""
         self._options = spec.ServerOptions()
-        self._creating: asyncio.Future[str] | None = None
+        self._creating: asyncio.Future[None] | None = None
         self._spawn_future: asyncio.Future[Any] | None
         self._address = ""
         self._said: list[dict[str, Any]] = []
@@ -145,14 +148,17 @@ class DetlabSpawner(Spawner):  # type: ignore[misc]  # jupyterhub has no types
             SpawnException: it was refused, ended, or did not come up in time; the text is for the user.
         """
         self._said.clear()
-        self._creating = asyncio.ensure_future(self._create())
-        self.task_id = await asyncio.shield(self._creating)
+        self.task_id = str(uuid.uuid4())
         self._keep_state()
+        self._creating = asyncio.ensure_future(self._create())
+        await asyncio.shield(self._creating)
+        self._creating = None
         return await self._until_up()
 
-    async def _create(self) -> str:
+    async def _create(self) -> None:
         body = spec.request_body(
             self._options,
+            task_id=self.task_id,
             username=self.user.name,
             admin=bool(self.user.admin),
             name=self.name,
@@ -163,7 +169,8 @@ class DetlabSpawner(Spawner):  # type: ignore[misc]  # jupyterhub has no types
         give_up = time.monotonic() + MASTER_AWAY_SECONDS
         while True:
             try:
-                return await self.client.create_server(body)
+                await self.client.create_server(body)
+                return
             except Refused as error:
                 raise _failed(str(error), "refused") from None
             except UnknownServer:
@@ -247,13 +254,15 @@ class DetlabSpawner(Spawner):  # type: ignore[misc]  # jupyterhub has no types
         When the Hub has been restarted, there is no answer before the master has one, and a server that still waits or
         starts is followed until it is up.
         """
+        if self._creating is not None:
+            return None  # the master may have the request already
         if not self.task_id:
             return 0
         if not self._check_pending:
             try:
-                status = await self.client.server(self.task_id)
-            except MasterUnavailable as error:
-                self.log.warning("%s: %s It is taken to be running.", self._log_name, error)
+                status = await asyncio.wait_for(self.client.server(self.task_id), POLL_SECONDS)
+            except (MasterUnavailable, TimeoutError):
+                self.log.warning("%s is taken to be running: the master does not answer", self._log_name)
                 return None
             except (UnknownServer, Refused):
                 return 1
@@ -302,10 +311,7 @@ class DetlabSpawner(Spawner):  # type: ignore[misc]  # jupyterhub has no types
     async def stop(self, now: bool = False) -> None:
         """End the server; returns when it has ended."""
         if self._creating is not None:
-            try:
-                self.task_id = await asyncio.shield(self._creating)
-            except SpawnException:
-                self.task_id = ""
+            await asyncio.gather(self._creating, return_exceptions=True)
             self._creating = None
         if not self.task_id:
             return

@@ -92,6 +92,7 @@ def options_from_form(form: Mapping[str, Sequence[str]]) -> dict[str, Any]:
 def request_body(
     options: ServerOptions,
     *,
+    task_id: str,
     username: str,
     admin: bool,
     name: str,
@@ -102,11 +103,13 @@ def request_body(
     """The body of POST /api/v1/hub/servers.
 
     Args:
+        task_id: a UUID of the Hub's choice: asked again with it, the master makes no second server.
         name: of a named server; "" for the user's default one.
         environment: for the server, secrets included; what belongs to the Hub's own process is left out.
         home: folder of the user that outlives the server, an absolute path; None for none.
     """
     body: dict[str, Any] = {
+        "taskId": task_id,
         "username": username,
         "admin": admin,
         "name": name,

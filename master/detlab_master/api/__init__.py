@@ -137,6 +137,7 @@ ROUTES: tuple[Route, ...] = (
     Route(_ALLOCATION + "/resources/{resources_id}/rendezvous", allocations.Rendezvous),
     Route(_ALLOCATION + "/resources/{resources_id}/daemon", allocations.Daemon),
     Route(V1 + "/hub/users/{username}", hub.HubUser),
+    Route(V1 + "/hub/users/{username}/token", hub.HubUserToken),
     Route(V1 + "/hub/servers", hub.HubServers),
     Route(V1 + "/hub/servers/{task_id}", hub.HubServer),
     Route(V1 + "/hub/servers/{task_id}/kill", hub.KillHubServer),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import ClassVar
 
 from detlab_master.api.base import ApiHandler, Rule
@@ -23,6 +24,16 @@ class HubUser(ApiHandler):
         self.reply({"user": encode_user.user(user)})
 
 
+class HubUserToken(ApiHandler):
+    """A token for a user, who proved to the Hub who they are."""
+
+    rules: ClassVar = {"POST": Rule(Access.HUB)}
+
+    async def post(self, username: str) -> None:
+        user = await self.services.identity.upsert_hub_user(username, admin=None, active=True)
+        self.reply({"token": await self.services.identity.create_token(user.id)})
+
+
 class HubServers(ApiHandler):
     rules: ClassVar = {"POST": Rule(Access.HUB)}
 
@@ -42,6 +53,7 @@ class HubServers(ApiHandler):
             command=tuple(sent.texts("command")),
             environment={str(key): str(value) for key, value in environment.items()},
             home=sent.text("home", "") or None,
+            task_id=_task_id(sent.optional_text("taskId")),
         )
         if asked.slots < 0:
             raise Invalid(f"slots is {asked.slots}: it must be 0 or more")
@@ -62,6 +74,13 @@ class KillHubServer(ApiHandler):
     async def post(self, task_id: str) -> None:
         await self.services.servers.kill(task_id)
         self.reply({})
+
+
+def _task_id(sent: str | None) -> str | None:
+    try:
+        return str(uuid.UUID(sent)) if sent else None
+    except ValueError:
+        raise Invalid(f"taskId is {sent!r}: it must be a UUID") from None
 
 
 def _status(status: ServerStatus) -> wire.Object:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from detlab_master.core.allocation import KillRequested
-from detlab_master.core.errors import Invalid, NotFound
+from detlab_master.core.errors import Conflict, Invalid, NotFound
 from detlab_master.core.records import Allocation, Task, User
 from detlab_master.core.scheduling import Request
 from detlab_master.core.states import AllocationState, TaskType
@@ -38,6 +38,7 @@ class ServerRequest:
     command: tuple[str, ...]
     environment: Mapping[str, str]  # holds secrets of the Hub
     home: str | None  # folder of the user that outlives the server
+    task_id: str | None = None  # chosen by who asks, so that asking again makes no second server
 
 
 @dataclass(frozen=True)
@@ -69,17 +70,30 @@ class ServerService:
         self._default_pool = default_pool
         self._default_priority = default_priority
         self._ending: set[asyncio.Task[None]] = set()
+        self._creating = asyncio.Lock()
 
     async def create(self, owner: User, asked: ServerRequest) -> Task:
-        """Queue a server.
+        """Queue a server; one with this id that is there already is left as it is.
 
         Raises:
             Invalid: no command, no such pool, or more slots than the pool can ever give.
+            Conflict: the id is another task's.
         """
+        async with self._creating:
+            known = None
+            if asked.task_id is not None:
+                known = await asyncio.to_thread(self._store.trials.task, asked.task_id)
+            if known is None:
+                return await self._create(owner, asked)
+            if known.type is not TaskType.NOTEBOOK or known.owner_id != owner.id:
+                raise Conflict(f"task {asked.task_id} is there already, and is not this server")
+            return known
+
+    async def _create(self, owner: User, asked: ServerRequest) -> Task:
         pool = asked.resource_pool or self._default_pool
         self._check(asked, pool)
         task = Task(
-            id=self._ids.unique(),
+            id=asked.task_id or self._ids.unique(),
             type=TaskType.NOTEBOOK,
             owner_id=owner.id,
             job_id=self._ids.unique(),
