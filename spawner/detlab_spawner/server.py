@@ -15,14 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-_EXAMPLES = (
-    "examples"  # in the home, so that `det experiment create examples/digits/adaptive.yaml` works there too
-)
+_EXAMPLES = "examples"  # in the home, as here: the same command lines hold in both
 _MARK = Path(".detlab/examples")  # in the home, once the examples were copied
-_KERNELS = Path(__file__).parent / "jupyter"  # a Python kernel that loads the magics
+# Of Jupyter's own shape: a Python kernel that loads the magics, and a Lab that asks for no news of its own.
+_JUPYTER = Path(__file__).parent / "jupyter"
 _REPORT = "--ServerApp.jpserver_extensions={'detlab_spawner.report': True}"
-# JupyterLab's own news and updates: nothing leaves the machine, and nobody is asked about it.
-_NO_NEWS = ("--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate")
 
 
 def main() -> None:
@@ -32,7 +29,7 @@ def main() -> None:
     os.chdir(home)
     host = own_address(os.environ["DET_MASTER"])
     environment = server_environment(os.environ, host, free_port(host))
-    command = [sys.executable, "-m", "jupyterhub.singleuser", _REPORT, *_NO_NEWS, *sys.argv[1:]]
+    command = [sys.executable, "-m", "jupyterhub.singleuser", _REPORT, *sys.argv[1:]]
     os.execve(sys.executable, command, environment)
 
 
@@ -67,9 +64,12 @@ def server_environment(environment: Mapping[str, str], host: str, port: int) -> 
         "JUPYTERHUB_DEFAULT_URL": environment.get("JUPYTERHUB_DEFAULT_URL") or "/lab",
     }
     result.pop("PYTHONUSERBASE", None)  # what the user installs is kept in the home
+    paths_of_jupyter = ["JUPYTER_CONFIG_PATH"]
     if importlib.util.find_spec("detlab_magics") is not None:
-        known = environment.get("JUPYTER_PATH")
-        result["JUPYTER_PATH"] = f"{_KERNELS}:{known}" if known else str(_KERNELS)
+        paths_of_jupyter.append("JUPYTER_PATH")
+    for variable in paths_of_jupyter:
+        known = environment.get(variable)
+        result[variable] = f"{_JUPYTER}:{known}" if known else str(_JUPYTER)
     return result
 
 
