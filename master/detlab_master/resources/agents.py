@@ -167,6 +167,10 @@ class Agents:
         agent = self._agents.get(container.agent_id)
         if agent is not None and agent.send is not None:
             agent.send(protocol.StartContainer(spec))
+            if (
+                container.id in agent.kills
+            ):  # asked for while the start was prepared: the agent knew of none yet
+                agent.send(protocol.KillContainer(container.id, agent.kills[container.id]))
 
     def kill(self, container: Container, grace_seconds: float) -> None:
         agent = self._agents.get(container.agent_id)
