@@ -163,6 +163,12 @@ class Hub:
         """Ask for a server; 201 when it is ready, 202 while it is pending."""
         return self.api("POST", f"/users/{name}/server", json={"user_options": dict(options or {})})
 
+    def up(self, name: str, options: Mapping[str, Any] | None = None) -> None:
+        """Start a server and wait until it is ready."""
+        answer = self.spawn(name, options)
+        assert answer.status_code in (201, 202), answer.text
+        self.wait_ready(name)
+
     def server(self, name: str) -> dict[str, Any] | None:
         """What the Hub says of a user's server; None when there is none."""
         servers = self.api("GET", f"/users/{name}").json()["servers"]
@@ -246,6 +252,12 @@ class Person(requests.Session):
             timeout=60,
             allow_redirects=False,
         )
+
+    def status(self, url: str, **headers: str) -> int:
+        """Of a GET with these headers, and with all cookies whatever their path."""
+        cookies = "; ".join(f"{c.name}={c.value}" for c in self.cookies)
+        headers.setdefault("Cookie", cookies)
+        return requests.get(url, headers=headers, timeout=30, allow_redirects=False).status_code
 
     def cookie_header(self, url: str) -> str:
         """The cookies for an address, for clients other than requests."""
