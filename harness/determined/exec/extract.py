@@ -2,9 +2,9 @@
 
 import io
 import posixpath
-import tarfile
 from pathlib import Path, PurePosixPath
 
+from determined.common.tar import tarfile
 from determined.errors import ContextError
 
 

@@ -5,7 +5,6 @@ import io
 import json
 import os
 import shutil
-import tarfile
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 from determined.common.api import Session
 from determined.common.storage import from_config
+from determined.common.tar import tarfile
 from determined.errors import StorageError
 from determined.experimental import _metrics, _wire
 from determined.experimental._enums import CheckpointSortBy, CheckpointState, DownloadMode, OrderBy
