@@ -81,7 +81,9 @@ class Hub:
             f"configure(c, port={self.port}, folder={str(self.data)!r}, slots={self.slots})\n"
             f"c.JupyterHub.services += [dict(name='tests', api_token={TOKEN!r})]\n"
             "c.JupyterHub.load_roles = [dict(name='tests', services=['tests'], scopes=['admin:users',"
-            " 'admin:servers', 'tokens', 'shutdown', 'access:servers'])]\n" + self.more
+            " 'admin:servers', 'tokens', 'shutdown', 'access:servers'])]\n"
+            "c.JupyterHub.tornado_settings = {'slow_spawn_timeout': 1}  # until a spawn is answered with 202\n"
+            + self.more
         )
         mine = {k: v for k, v in os.environ.items() if not k.startswith(("DET_", "DETLAB_", "JUPYTER"))}
         with (self.folder / "out").open("wb") as out:
@@ -114,9 +116,12 @@ class Hub:
         self.process.wait(60)
 
     def part(self, name: str) -> psutil.Process:
-        """The process of "master" or "agent"."""
-        noted = json.loads((self.data / "hub" / f"{name}.process").read_text())
-        return psutil.Process(noted["pid"])
+        """The process of "master" or "agent", which lives."""
+        return psutil.Process(self.pid(name))
+
+    def pid(self, name: str) -> int:
+        """Of "master" or "agent", as it was started last."""
+        return int(json.loads((self.data / "hub" / f"{name}.process").read_text())["pid"])
 
     def processes(self) -> list[psutil.Process]:
         """All that this installation has started and that still runs, tasks included."""

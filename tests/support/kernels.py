@@ -16,9 +16,17 @@ SUBPROTOCOL = "v1.kernel.websocket.jupyter.org"
 class Kernel:
     """One kernel, and one WebSocket to it."""
 
-    def __init__(self, session: aiohttp.ClientSession, socket: aiohttp.ClientWebSocketResponse) -> None:
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        socket: aiohttp.ClientWebSocketResponse,
+        server_url: str,
+        kernel_id: str,
+    ) -> None:
         self._session = session
+        self._server_url = server_url
         self.socket = socket
+        self.id = kernel_id
 
     @classmethod
     async def open(cls, server_url: str, cookies: str, xsrf: str) -> Kernel:
@@ -28,15 +36,17 @@ class Kernel:
             async with session.post(f"{server_url}/api/kernels", json={"name": "python3"}) as answer:
                 assert answer.status == 201, await answer.text()
                 kernel_id = (await answer.json())["id"]
-            socket = await session.ws_connect(
-                f"{server_url}/api/kernels/{kernel_id}/channels?session_id={uuid.uuid4().hex}",
-                protocols=[SUBPROTOCOL],
-                max_msg_size=0,
-            )
+            socket = await _connect(session, server_url, kernel_id)
         except BaseException:
             await session.close()
             raise
-        return cls(session, socket)
+        return cls(session, socket, server_url, kernel_id)
+
+    async def switch(self, kernel_id: str) -> None:
+        """To another kernel of the same server."""
+        await self.socket.close()
+        self.socket = await _connect(self._session, self._server_url, kernel_id)
+        self.id = kernel_id
 
     async def run(self, code: str) -> str:
         """What the code prints or gives; AssertionError when it raises."""
@@ -71,6 +81,16 @@ class Kernel:
     async def close(self) -> None:
         await self.socket.close()
         await self._session.close()
+
+
+async def _connect(
+    session: aiohttp.ClientSession, server_url: str, kernel_id: str
+) -> aiohttp.ClientWebSocketResponse:
+    return await session.ws_connect(
+        f"{server_url}/api/kernels/{kernel_id}/channels?session_id={uuid.uuid4().hex}",
+        protocols=[SUBPROTOCOL],
+        max_msg_size=0,
+    )
 
 
 def _packed(channel: str, parts: list[dict[str, Any]]) -> bytes:
