@@ -28,6 +28,7 @@ from e2e.conftest import Place, as_root
 from e2e.trials import script_config
 from support.cluster import PASSWORD, wait_for
 
+pytestmark = as_root  # where tasks have no accounts of their own, the agent takes those of one user only
 OWNER, OTHER = "ada", "eve"
 MODEL = "adas-model"
 MARK = "what-only-ada-knows"
@@ -473,7 +474,6 @@ def _steal(place: Place, user: str, name: str, paths: list[str], pids: list[int]
     return json.loads(file.read_text()) if file.exists() else None
 
 
-@as_root
 def test_a_task_reads_no_file_of_another_user_and_none_of_the_master(scene: Scene) -> None:
     place, target = scene.place, scene.target
     master = place.cluster.master_folder
@@ -502,7 +502,6 @@ def test_a_task_reads_no_file_of_another_user_and_none_of_the_master(scene: Scen
     assert own == {str(weights): MARK}
 
 
-@as_root
 @pytest.mark.parametrize("what", ["data folder", "contexts", "container", "checkpoint"])
 def test_a_bind_mount_opens_no_closed_folder(scene: Scene, what: str) -> None:
     place, target = scene.place, scene.target
@@ -540,7 +539,6 @@ with core.init() as context:
 """
 
 
-@as_root
 def test_a_link_in_a_checkpoint_leads_the_master_nowhere(scene: Scene, tmp_path: Path) -> None:
     place = scene.place
     store = place.cluster.master_folder / "checkpoints"
@@ -563,7 +561,6 @@ def test_a_link_in_a_checkpoint_leads_the_master_nowhere(scene: Scene, tmp_path:
         wait_for(lambda: not (store / uuid).exists(), "the checkpoint is removed")
 
 
-@as_root
 @pytest.mark.parametrize("what", ["container", "checkpoint"])
 def test_a_storage_that_is_not_ones_own_gives_nothing(scene: Scene, what: str) -> None:
     """Containers and checkpoints are folders with a uuid: is a storage of them a way to them?"""
