@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import pwd
 import shutil
 import socket
 import sys
@@ -29,7 +30,9 @@ def main() -> None:
     os.chdir(home)
     host = own_address(os.environ["DET_MASTER"])
     environment = server_environment(os.environ, host, free_port(host))
-    command = [sys.executable, "-m", "jupyterhub.singleuser", _REPORT, *sys.argv[1:]]
+    # Not a login shell: /etc/profile would set another PATH, without `det`.
+    shell = f"--ServerApp.terminado_settings={{'shell_command': [{environment['SHELL']!r}]}}"
+    command = [sys.executable, "-m", "jupyterhub.singleuser", _REPORT, shell, *sys.argv[1:]]
     os.execve(sys.executable, command, environment)
 
 
@@ -63,6 +66,8 @@ def server_environment(environment: Mapping[str, str], host: str, port: int) -> 
         "JUPYTERHUB_ROOT_DIR": environment.get("JUPYTERHUB_ROOT_DIR") or environment["HOME"],
         "JUPYTERHUB_DEFAULT_URL": environment.get("JUPYTERHUB_DEFAULT_URL") or "/lab",
     }
+    if not _account_has_name():  # bash would call whoever it is "I have no name!"
+        result["PROMPT_COMMAND"] = "PS1=${PS1//\\\\u/$USER}"
     result.pop("PYTHONUSERBASE", None)  # what the user installs is kept in the home
     paths_of_jupyter = ["JUPYTER_CONFIG_PATH"]
     if importlib.util.find_spec("detlab_magics") is not None:
@@ -71,6 +76,14 @@ def server_environment(environment: Mapping[str, str], host: str, port: int) -> 
         known = environment.get(variable)
         result[variable] = f"{_JUPYTER}:{known}" if known else str(_JUPYTER)
     return result
+
+
+def _account_has_name() -> bool:
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return False
+    return True
 
 
 def copy_examples(home: Path, sources: Sequence[Path] | None = None) -> None:
