@@ -108,7 +108,7 @@ def _create(config: dict[str, Any], source: str, includes: list[Path]) -> Experi
         Path(folder, f"{MODULE}.py").write_text(source, encoding="utf-8")
         made = client.create_experiment(config, folder, includes)
     print(
-        f"Submitted experiment {made.id}: {summary(config)}. It runs in the cluster, and this notebook is free."
+        f"Submitted experiment {made.id}: {summary(config)}.\nIt runs in the cluster, and this notebook is free."
     )
     for warning in said:
         text = str(warning.message)

@@ -36,7 +36,7 @@ def test_a_cell_becomes_an_experiment(shell: Shell, submissions: Submissions) ->
     ran = shell.run(CELL)
     assert ran.error is None
     assert ran.out.startswith(
-        "Submitted experiment 3: adaptive_asha of 2 trials, looking for the highest accuracy. "
+        "Submitted experiment 3: adaptive_asha of 2 trials, looking for the highest accuracy.\n"
         "It runs in the cluster, and this notebook is free.\n"
     )
     [config] = submissions.configs
