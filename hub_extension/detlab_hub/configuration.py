@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -68,6 +69,7 @@ def configure(
 
 def _take(place: Place) -> None:
     claim(place)  # until this process ends
+    signal.signal(signal.SIGINT, _interrupted)  # until supervision.py listens
     place.ending.unlink(missing_ok=True)
     ours: set[int] = set()
     if running_part(_note(place, "master")) is not None:
@@ -75,6 +77,11 @@ def _take(place: Place) -> None:
     if find_proxy(str(_proxy_pid(place)), _proxy_command(place)) is not None:
         ours |= {place.port, place.proxy_api_port}
     check_ports(place, frozenset(ours))
+
+
+def _interrupted(*_: object) -> None:
+    print("Detlab was not started.", flush=True)
+    os._exit(130)  # nothing has been started, and Python would show where it was interrupted
 
 
 def _hub(c: Any, place: Place) -> None:

@@ -109,6 +109,8 @@ class Supervision:
         while True:
             await asyncio.sleep(SYNC_SECONDS)
             try:
-                await users.tell((user.name, bool(user.admin)) for user in self._hub.db.query(orm.User).all())
+                await users.tell(
+                    [(user.name, bool(user.admin)) for user in self._hub.db.query(orm.User).all()]
+                )
             except (MasterUnavailable, Refused, UnknownServer) as error:
                 self._hub.log.warning("The master was not told of all users: %s", error)

@@ -79,9 +79,7 @@ class Hub:
         (self.folder / "jupyterhub_config.py").write_text(
             "from detlab_hub import configure\n"
             f"configure(c, port={self.port}, folder={str(self.data)!r}, slots={self.slots})\n"
-            f"c.JupyterHub.services += [dict(name='tests', api_token={TOKEN!r})]\n"
-            "c.JupyterHub.load_roles = [dict(name='tests', services=['tests'], scopes=['admin:users',"
-            " 'admin:servers', 'tokens', 'shutdown', 'access:servers'])]\n"
+            f"c.JupyterHub.services += [dict(name='tests', api_token={TOKEN!r}, admin=True)]\n"
             "c.JupyterHub.tornado_settings = {'slow_spawn_timeout': 1}  # until a spawn is answered with 202\n"
             + self.more
         )
