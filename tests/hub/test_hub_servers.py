@@ -16,6 +16,8 @@ from support.cluster import wait_for
 from support.hub import Hub, Person, running_hub
 from support.kernels import SUBPROTOCOL, Kernel
 
+HANG_SECONDS = 30.0  # for which the master does not answer
+
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hub]:
@@ -178,12 +180,13 @@ def test_the_hub_answers_while_the_master_hangs(hub: Hub) -> None:
         pending = hub.api("POST", "/users/bert/server", json={"user_options": {}})
         assert pending.status_code == 202
         slowest = 0.0
-        for _ in range(4):
+        hung = time.monotonic()
+        while time.monotonic() - hung < HANG_SECONDS:
             began = time.monotonic()
             assert person.page("/hub/home").status_code == 200
             assert person.page("/user/anna/api/status").status_code == 200
             slowest = max(slowest, time.monotonic() - began)
-            time.sleep(0.1)
+            time.sleep(1)  # a person does not click all the time
         assert slowest < 2
         began = time.monotonic()
         form = log_in(hub, "carl").page("/hub/spawn")

@@ -56,6 +56,7 @@ class Identity:
         self._agent_token = agent_token
         self._hub_token = hub_token
         self._passwords = passwords
+        self._upserting = asyncio.Lock()
         self._hasher = PasswordHasher()
         self._sessions: dict[str, _Known] = {}
         self._users: dict[int, User] = {}
@@ -254,15 +255,16 @@ class Identity:
         """
         if not username:
             raise Invalid("the user has no name")
-        known = await asyncio.to_thread(self._store.users.by_name, username)
-        if known is None:
-            return await self.create_user(
-                username, password=None, is_hashed=False, admin=bool(admin), active=active, remote=True
-            )
-        admin = known.admin if admin is None else admin
-        if (known.admin, known.active, known.remote) == (admin, active, True):
-            return known
-        return await self.update_user(known.id, admin=admin, active=active, remote=True)
+        async with self._upserting:  # the Hub repeats itself, and its repeats may arrive together
+            known = await asyncio.to_thread(self._store.users.by_name, username)
+            if known is None:
+                return await self.create_user(
+                    username, password=None, is_hashed=False, admin=bool(admin), active=active, remote=True
+                )
+            admin = known.admin if admin is None else admin
+            if (known.admin, known.active, known.remote) == (admin, active, True):
+                return known
+            return await self.update_user(known.id, admin=admin, active=active, remote=True)
 
     async def _hash(self, password: str, is_hashed: bool) -> str:
         return await asyncio.to_thread(self._hasher.hash, password if is_hashed else client_hash(password))
