@@ -224,11 +224,13 @@ def processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def commit() -> str:
+def commit(*measured: str) -> str:
+    """The commit, and whether the folders that are measured hold something else."""
+
     def git(*arguments: str) -> str:
         return subprocess.check_output(["git", "-C", str(REPO), *arguments], text=True).strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", "master", "benchmarks/reporter.py")
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", *measured)
     return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")
 
 
@@ -242,7 +244,7 @@ def as_markdown(
         f"## {date} UTC: {titles}",
         "",
         (
-            f"Commit {commit()}. {os.cpu_count()} cores ({processor()}), Python {platform.python_version()},"
+            f"Commit {commit('master', 'benchmarks')}. {os.cpu_count()} cores ({processor()}), Python {platform.python_version()},"
             f" SQLite {sqlite3.sqlite_version}; the load average before was {load:.1f}."
             f" {options.rounds} rounds of {options.seconds:g} s, in turns; medians, and the lowest and highest round."
         ),

@@ -7,6 +7,8 @@ logged in at each, and starts a server in turns here and there. What is found is
 from __future__ import annotations
 
 import argparse
+import os
+import platform
 import statistics
 import sys
 import tempfile
@@ -65,7 +67,8 @@ def measure(people: dict[str, Person], rounds: int) -> dict[str, list[float]]:
     """Seconds by spawner; the first round of each is not counted, as it makes homes and caches."""
     found: dict[str, list[float]] = {name: [] for name in people}
     for turn in range(rounds + 1):
-        for name, person in people.items():
+        order = list(people.items())
+        for name, person in order if turn % 2 else reversed(order):
             seconds = time_to_lab(person)
             print(f"  {name}: {seconds:.2f} s{' (not counted)' if turn == 0 else ''}", flush=True)
             if turn:
@@ -74,16 +77,17 @@ def measure(people: dict[str, Person], rounds: int) -> dict[str, list[float]]:
     return found
 
 
-def as_markdown(found: dict[str, list[float]]) -> str:
-    """A section of RESULTS.md."""
+def as_markdown(found: dict[str, list[float]], load: float) -> str:
+    """A section of RESULTS.md; `load` is the machine's before the benchmark."""
     base = statistics.median(list(found.values())[-1])
     when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     lines = [
         f"\n## {when}: from Start to JupyterLab's first answer",
         "",
         (
-            f"Commit {commit()}. 2 cores ({processor()}), JupyterHub {version('jupyterhub')},"
-            f" JupyterLab {version('jupyterlab')}; {len(next(iter(found.values())))} starts each, in turns."
+            f"Commit {commit('master', 'spawner', 'hub_extension')}. {os.cpu_count()} cores ({processor()}), load average before {load:.1f},"
+            f" Python {platform.python_version()}, JupyterHub {version('jupyterhub')},"
+            f" JupyterLab {version('jupyterlab')}, jupyter_server {version('jupyter_server')}; {len(next(iter(found.values())))} starts each, in turns."
         ),
         "",
         "| spawner | median s | lowest | highest | times SimpleLocalProcessSpawner |",
@@ -102,6 +106,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--keep-nothing", action="store_true", help="print only")
     options = parser.parse_args()
+    load = os.getloadavg()[0]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="detlab-spawn-")))
         folder.chmod(0o755)
@@ -114,7 +119,7 @@ def main() -> None:
             "DetlabSpawner": Person(ours, NAME, ours.passwords["user"]),
             "SimpleLocalProcessSpawner": Person(theirs, NAME, theirs.passwords["user"]),
         }
-        section = as_markdown(measure(people, options.rounds))
+        section = as_markdown(measure(people, options.rounds), load)
     print(section)
     if not options.keep_nothing:
         with (HERE / "RESULTS.md").open("a") as file:
