@@ -85,7 +85,7 @@ def _table(pools: Sequence[Pool]) -> str:
             " waits in the queue.</p>"
         )
     return (
-        '<table class="table table-sm" id="detlab-pools"><caption>Resource pools at the moment</caption>'
+        '<table class="table table-sm" id="detlab-pools"><caption class="caption-top">Resource pools at the moment</caption>'
         '<thead><tr><th scope="col">Pool</th><th scope="col">Free slots</th><th scope="col">All slots</th>'
         f'<th scope="col">Kind</th></tr></thead><tbody>{rows}</tbody></table>{full}'
     )
