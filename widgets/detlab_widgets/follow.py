@@ -103,7 +103,8 @@ class Follower:
         self._connect = connect
         self._changed = threading.Condition()
         self._followed: dict[Hashable, _Followed] = {}
-        self._thread: threading.Thread | None = None
+        self._thread: threading.Thread | None = None  # the latest; it may have ended
+        self._running = False  # whether the latest will look again
 
     def follow(self, source: Source[T], listener: Callable[[Update[T]], None]) -> Following:
         """Call `listener` after every reading, in the follower's thread, until the source ends or `stop`."""
@@ -112,7 +113,8 @@ class Follower:
             followed = self._followed.setdefault(source.key, _Followed(source))
             followed.followings.append(following)
             followed.due = 0.0
-            if self._thread is None:
+            if not self._running:
+                self._running = True
                 self._thread = threading.Thread(target=self._run, name="detlab-follow", daemon=True)
                 self._thread.start()
             self._changed.notify()
@@ -120,8 +122,8 @@ class Follower:
 
     @property
     def running(self) -> bool:
-        """Whether its thread lives."""
-        return self._thread is not None
+        """Whether its thread goes on reading."""
+        return self._running
 
     def close(self) -> None:
         """Let go of everything, and wait a little for the thread to end."""
@@ -182,7 +184,7 @@ class Follower:
                 if due:
                     return due
                 self._changed.wait(min(followed.due for followed in self._followed.values()) - now)
-            self._thread = None
+            self._running = False
             return None
 
     def _read(self, followed: _Followed, connection: Determined) -> None:
