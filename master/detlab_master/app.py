@@ -22,7 +22,9 @@ from detlab_master.core.task_spec import ClusterFacts
 from detlab_master.engine import clock
 from detlab_master.engine.allocations import AllocationService
 from detlab_master.engine.checkpoint_files import CheckpointFiles
+from detlab_master.engine.checkpoints import CheckpointService
 from detlab_master.engine.contexts import Contexts
+from detlab_master.engine.deletion import ExperimentDeletion
 from detlab_master.engine.experiment_inbox import Pools
 from detlab_master.engine.experiments import ExperimentService
 from detlab_master.engine.identity import Identity
@@ -59,6 +61,7 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
     server = api.server(api.application(services, pools))
     try:
         await services.experiments.restore()
+        await services.deletion.restore()
         await services.servers.restore()
         server.add_sockets(sockets)
         logger.info("the master answers at http://%s:%d", config.bind_ip, config.port)
@@ -67,6 +70,7 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
         server.stop()
         await server.close_all_connections()
         services.agents.close()
+        await services.deletion.close()
         await services.experiments.close()
         await services.servers.close()
         await services.allocations.close()
@@ -120,8 +124,6 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         ids=ids,
         allocations=allocations,
         resources=agents,
-        files=files,
-        registry=registry,
         pools=Pools(priorities.__getitem__, defaults.preemption_timeout),
         submissions=submissions,
     )
@@ -147,6 +149,10 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         cluster=cluster,
         identity=identity,
         experiments=experiments,
+        checkpoints=CheckpointService(store=store, files=files, registry=registry),
+        deletion=ExperimentDeletion(
+            store=store, files=files, registry=registry, shown_state=experiments.shown_state
+        ),
         allocations=allocations,
         servers=servers,
         registry=registry,

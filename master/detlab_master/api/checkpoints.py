@@ -42,7 +42,7 @@ class CheckpointMetadata(ApiHandler):
         found = self.found
         assert found.checkpoint is not None
         metadata = (await self.fields()).child("checkpoint").object("metadata")
-        changed = await self.services.experiments.describe_checkpoint(found.checkpoint, metadata)
+        changed = await self.services.checkpoints.describe(found.checkpoint, metadata)
         view = await self.read(checkpoint_view, self.services.store, found.experiment, changed, found.trial)
         self.reply({"checkpoint": encode.checkpoint(view)})
 
@@ -84,7 +84,7 @@ class Checkpoints(ApiHandler):
             if entry.raw("resources") is not None:
                 changes[checkpoint_uuid] = entry.child("resources").sizes("resources")
         self._require(changes, "checkpoints")
-        await self.services.experiments.patch_checkpoints(changes)
+        await self.services.checkpoints.patch(changes)
         self.reply({})
 
     async def delete(self) -> None:
@@ -92,7 +92,7 @@ class Checkpoints(ApiHandler):
         self._require(uuids, "checkpointUuids")
         for checkpoint_uuid in uuids:
             await self.admit(Kind.CHECKPOINT, checkpoint_uuid, Access.OWN)
-        await self.services.experiments.delete_checkpoints(uuids)
+        await self.services.checkpoints.delete(uuids)
         self.reply({})
 
     def _require(self, items: object, name: str) -> None:
@@ -153,7 +153,7 @@ class RemoveFiles(ApiHandler):
                 raise Invalid(f"checkpointGlobs has {glob!r}: a glob must not be empty nor contain '..'")
         for checkpoint_uuid in uuids:
             await self.admit(Kind.CHECKPOINT, checkpoint_uuid, Access.OWN)
-        await self.services.experiments.remove_files(uuids, globs)
+        await self.services.checkpoints.remove_files(uuids, globs)
         self.reply({})
 
 

@@ -143,7 +143,7 @@ class OneExperiment(ExperimentHandler):
         self.reply({"experiment": experiment})
 
     async def delete(self, experiment_id: str) -> None:
-        await self.services.experiments.delete(self.path_integer(Kind.EXPERIMENT))
+        await self.services.deletion.delete(self.path_integer(Kind.EXPERIMENT))
         self.reply({})
 
 

@@ -15,11 +15,10 @@ from detlab_master.core.errors import Conflict, Invalid, NotFound
 from detlab_master.core.metrics import PROFILING_GROUPS
 from detlab_master.core.permissions import Principal
 from detlab_master.core.records import Allocation, Checkpoint, Experiment, Json, MetricReport, Task, Trial
-from detlab_master.core.states import CheckpointState, TrialState
 from detlab_master.core.states import ExperimentState as S
+from detlab_master.core.states import TrialState
 from detlab_master.engine import clock
 from detlab_master.engine.allocations import STORE_RETRY_SECONDS, AllocationService
-from detlab_master.engine.checkpoint_files import CheckpointFiles
 from detlab_master.engine.experiment_inbox import (
     CheckpointReported,
     Created,
@@ -29,11 +28,10 @@ from detlab_master.engine.experiment_inbox import (
     Pools,
 )
 from detlab_master.engine.inbox import Inbox
-from detlab_master.engine.registry import ModelRegistry
 from detlab_master.engine.submissions import CreatedExperiment, CreateExperiment, Submissions
 from detlab_master.resources.base import ResourceManager
-from detlab_master.store.base import ExperimentFilter, Page, Store, StoreUnavailable
-from detlab_master.store.writes import DeleteExperiment, SaveCheckpoint, SaveExperiment
+from detlab_master.store.base import Store, StoreUnavailable
+from detlab_master.store.writes import SaveExperiment
 
 logger = logging.getLogger(__name__)
 
@@ -46,8 +44,6 @@ class ExperimentService:
         ids: clock.Ids,
         allocations: AllocationService,
         resources: ResourceManager,
-        files: CheckpointFiles,
-        registry: ModelRegistry,
         pools: Pools,
         submissions: Submissions,
     ) -> None:
@@ -55,8 +51,6 @@ class ExperimentService:
         self._ids = ids
         self._allocations = allocations
         self._resources = resources
-        self._files = files
-        self._registry = registry
         self._pools = pools
         self._submissions = submissions
         self._at_work: dict[int, ExperimentAtWork] = {}
@@ -156,36 +150,6 @@ class ExperimentService:
         if priority is not None:
             self._resources.set_priority(experiment.job_id, int(priority))
 
-    async def delete(self, experiment_id: int) -> None:
-        """Mark it DELETING; checkpoints and records go in the background.
-
-        Raises:
-            Invalid: it has not ended, or a checkpoint of it is in the model registry.
-        """
-        experiment = await self._get(experiment_id)
-        if experiment.state is S.DELETING:
-            return
-        if not experiment.state.terminal:
-            raise Invalid(
-                f"experiment {experiment_id} is {self.shown_state(experiment)}: only one that has ended can be deleted;"
-                f" end it first (det experiment kill {experiment_id})"
-            )
-        async with self._registry.deleting(experiment_id):
-            await self._save(replace(experiment, state=S.DELETING))
-        deleting = asyncio.create_task(self._delete_all(replace(experiment, state=S.DELETING)))
-        self._background.add(deleting)
-        deleting.add_done_callback(self._background.discard)
-
-    async def _delete_all(self, experiment: Experiment) -> None:
-        try:
-            kept = await asyncio.to_thread(self._store.checkpoints.find, experiment_id=experiment.id)
-            for checkpoint in kept:
-                await asyncio.to_thread(self._files.remove, experiment, checkpoint)
-            await asyncio.wrap_future(self._store.commit([DeleteExperiment(experiment.id)]))
-        except Exception:
-            logger.exception("experiment %d could not be deleted", experiment.id)
-            await self._save(replace(experiment, state=S.DELETE_FAILED))
-
     # Reports of trials
 
     async def report_metrics(
@@ -234,54 +198,6 @@ class ExperimentService:
         if known is not None and known.trial_id != checkpoint.trial_id:
             raise Conflict(f"checkpoint '{checkpoint.uuid}' belongs to trial {known.trial_id}")
         await self._of(checkpoint.trial_id, CheckpointReported(checkpoint))
-
-    # Checkpoints
-
-    async def patch_checkpoints(self, resources: Mapping[str, Mapping[str, int]]) -> None:
-        """What is left of checkpoints' files: nothing makes them DELETED, less than before PARTIALLY_DELETED."""
-        changed = []
-        for uuid, left in resources.items():
-            checkpoint = await asyncio.to_thread(self._store.checkpoints.get, uuid)
-            if checkpoint is None:
-                raise NotFound(f"checkpoint '{uuid}' not found")
-            changed.append(SaveCheckpoint(_with_files(checkpoint, left)))
-        await asyncio.wrap_future(self._store.commit(changed))
-
-    async def describe_checkpoint(self, checkpoint: Checkpoint, metadata: Json) -> Checkpoint:
-        """Put a person's metadata in place of the old.
-
-        Raises:
-            Invalid: steps_completed is missing or changed; validations are found by it.
-        """
-        if metadata.get("steps_completed") != checkpoint.steps_completed:
-            raise Invalid(
-                f"the new metadata of checkpoint '{checkpoint.uuid}' has steps_completed ="
-                f" {metadata.get('steps_completed')!r}: it must stay {checkpoint.steps_completed}"
-            )
-        changed = replace(checkpoint, metadata=metadata)
-        await asyncio.wrap_future(self._store.commit([SaveCheckpoint(changed)]))
-        return changed
-
-    async def delete_checkpoints(self, uuids: Sequence[str]) -> None:
-        await self.remove_files(uuids, ["**/*"])
-
-    async def remove_files(self, uuids: Sequence[str], globs: Sequence[str]) -> None:
-        """Remove the files that match; without globs only look what is left.
-
-        Raises:
-            Invalid: files of a checkpoint that is in the model registry.
-        """
-        async with self._registry.removing(uuids if globs else []):
-            await self._remove_files(uuids, globs)
-
-    async def _remove_files(self, uuids: Sequence[str], globs: Sequence[str]) -> None:
-        for uuid in uuids:
-            checkpoint = await asyncio.to_thread(self._store.checkpoints.get, uuid)
-            if checkpoint is None:
-                raise NotFound(f"checkpoint '{uuid}' not found")
-            experiment = await self._get(checkpoint.experiment_id)
-            left = await asyncio.to_thread(self._files.remove, experiment, checkpoint, globs)
-            await self.patch_checkpoints({uuid: left})
 
     # What the API shows
 
@@ -340,8 +256,6 @@ class ExperimentService:
         for at_work in list(self._at_work.values()):
             for waiting in list(at_work.trials.values()):
                 await self._take_up_trial(waiting)
-        for unfinished in await asyncio.to_thread(self._unfinished_deletions):
-            self._background.add(asyncio.create_task(self._delete_all(unfinished)))
 
     async def _take_up_trial(self, waiting: Trial) -> None:
         """Effects that the last master may not have carried out any more."""
@@ -356,9 +270,6 @@ class ExperimentService:
             self._allocations.insist(open_.id, KillRequested("killed by the user"))
         elif waiting.state is not TrialState.ACTIVE:
             self._allocations.insist(open_.id, PreemptionRequested(f"the trial is {waiting.state}"))
-
-    def _unfinished_deletions(self) -> list[Experiment]:
-        return self._store.experiments.find(ExperimentFilter(states=[S.DELETING]), Page())[0]
 
     async def close(self) -> None:
         for inbox in list(self._inboxes.values()):
@@ -462,11 +373,3 @@ def _with_settings(
         "resources": {**config["resources"], **resources},
         "checkpoint_storage": {**config["checkpoint_storage"], **keep},
     }
-
-
-def _with_files(checkpoint: Checkpoint, left: Mapping[str, int]) -> Checkpoint:
-    if not left:
-        return replace(checkpoint, resources={}, state=CheckpointState.DELETED)
-    if set(left) != set(checkpoint.resources):
-        return replace(checkpoint, resources=dict(left), state=CheckpointState.PARTIALLY_DELETED)
-    return replace(checkpoint, resources=dict(left))

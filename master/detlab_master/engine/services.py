@@ -12,7 +12,9 @@ from detlab_master.core.task_spec import ClusterFacts
 from detlab_master.engine import clock
 from detlab_master.engine.allocations import AllocationService
 from detlab_master.engine.checkpoint_files import CheckpointFiles
+from detlab_master.engine.checkpoints import CheckpointService
 from detlab_master.engine.contexts import Contexts
+from detlab_master.engine.deletion import ExperimentDeletion
 from detlab_master.engine.experiments import ExperimentService
 from detlab_master.engine.identity import Identity
 from detlab_master.engine.logs import LogService
@@ -31,6 +33,8 @@ class Services:
     cluster: ClusterFacts
     identity: Identity
     experiments: ExperimentService
+    checkpoints: CheckpointService
+    deletion: ExperimentDeletion
     allocations: AllocationService
     servers: ServerService
     registry: ModelRegistry

@@ -326,6 +326,7 @@ async def running(folder: Path) -> AsyncIterator[Rig]:
         await listening.close_all_connections()
         services.agents.close()
         await services.servers.close()
+        await services.deletion.close()
         await services.experiments.close()
         await services.allocations.close()
         services.readers.shutdown(wait=True)
