@@ -2,7 +2,7 @@
 
 A space is a tree. Its leaves are `Const`, `Int`, `Double`, `Log` and `Categorical`; an object without a
 `type` key is an inner node (`Nested`). A value of a categorical may itself hold hyperparameters (a
-conditional branch): they are drawn only when that value is.
+conditional branch): they are drawn only when that value is, and a grid's points are those of all branches.
 
 Sampling walks names in alphabetical order, so the same generator state always gives the same values.
 Grid points are computed from their index; the product is never built.
@@ -106,13 +106,23 @@ class _Parser:
         return Nested({name: self.value(raw[name], (*path, name), branch=branch) for name in sorted(raw)})
 
     def value(self, raw: JSON, path: tuple[str | int, ...], *, branch: bool = False) -> Hyperparameter:
-        """`branch` says that we are inside a value of a categorical. Values there were plain constants in
-        Determined, so an object with a `type` of its own (`{type: adam, ...}`) stays an ordinary object."""
+        """`branch` says that we are inside a value of a categorical."""
         if not isinstance(raw, Mapping):
             return Const(raw)
-        kind = raw.get("type")
-        if "type" not in raw or (branch and kind not in TYPES):
+        if "type" not in raw or (branch and not _is_meant(raw)):
             return self.nested(raw, path, branch=branch)
+        before = len(self.errors)
+        parsed = self._typed(raw, path)
+        if branch and len(self.errors) > before:
+            where, message = self.errors[-1]
+            self.errors[-1] = (
+                where,
+                f"{message} (To mean the object itself, write {{type: const, val: ...}}.)",
+            )
+        return parsed
+
+    def _typed(self, raw: Mapping[str, JSON], path: tuple[str | int, ...]) -> Hyperparameter:
+        kind = raw["type"]
         if not isinstance(kind, str) or kind not in TYPES:
             near = get_close_matches(str(kind), TYPES, 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -216,6 +226,18 @@ class _Parser:
         self.errors.append((path, message))
 
 
+def _is_meant(raw: Mapping[str, JSON]) -> bool:
+    """Whether an object inside a value of a categorical is a hyperparameter.
+
+    Such values were plain constants in Determined, so an object with a `type` of its own (`{type: adam, ...}`,
+    `{type: log}`) stays one: it takes a type of ours, and one of that type's keys, or nearly.
+    """
+    kind = raw["type"]
+    if not isinstance(kind, str) or kind not in TYPES:
+        return False
+    return any(get_close_matches(str(key), _KEYS[kind], 1) for key in raw if key != "type")
+
+
 def _any_of(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])} or {names[-1]}"
 
@@ -270,8 +292,13 @@ class Grid(Sequence[dict[str, JSON]]):
             raise HyperparameterErrors([(path, "a grid needs a count here.") for path in missing])
         self._root = _GridNode(space)
 
-    def __len__(self) -> int:
+    @property
+    def size(self) -> int:
+        """How many points; `len` counts no further than `sys.maxsize`."""
         return self._root.size
+
+    def __len__(self) -> int:
+        return self.size
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):

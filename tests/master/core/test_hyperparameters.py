@@ -70,6 +70,65 @@ def test_branches_of_a_categorical_hold_hyperparameters_of_their_own() -> None:
     assert adams and all(0 <= value["beta"] < 1 for value in adams)
 
 
+ARCHITECTURES = {
+    "net": {
+        "type": "categorical",
+        "vals": [
+            {
+                "kind": "cnn",
+                "blocks": {"type": "int", "minval": 1, "maxval": 3, "count": 3},
+                "norm": {"type": "categorical", "vals": ["batch", {"group": {"type": "int", "minval": 2, "maxval": 4, "count": 2}}]},
+            },
+            {"kind": "mlp", "width": {"type": "log", "minval": 5, "maxval": 7, "base": 2, "count": 3}},
+            "linear",
+        ],
+    },
+    "lr": {"type": "double", "minval": 0, "maxval": 1, "count": 2},
+}  # fmt: skip
+
+
+def test_a_grids_size_is_the_sum_over_branches() -> None:
+    points = grid(ARCHITECTURES)
+    assert len(points) == 2 * (3 * (1 + 2) + 3 + 1)
+    assert len({str(point) for point in points}) == len(points)
+    assert [point["net"] for point in points if point["lr"] == 0][-4:] == [
+        {"kind": "mlp", "width": 32.0},
+        {"kind": "mlp", "width": 64.0},
+        {"kind": "mlp", "width": 128.0},
+        "linear",
+    ]
+
+
+def test_keys_of_a_branch_exist_only_in_it() -> None:
+    space, rng = hp.parse(ARCHITECTURES), random.Random(1)
+    keys = {"cnn": {"kind", "blocks", "norm"}, "mlp": {"kind", "width"}}
+    seen = set()
+    for _ in range(200):
+        net = hp.sample(space, rng)["net"]
+        kind = net if isinstance(net, str) else net["kind"]
+        seen.add(kind)
+        assert kind == "linear" or set(net) == keys[kind]
+    assert seen == {"cnn", "mlp", "linear"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"type": "adam", "betas": [0.9, 0.99]},
+        {"type": "log"},
+        {"type": "categorical", "classes": 10},
+        {"type": 3},
+        {"type": None, "minval": 1},
+        {"deep": {"type": "double"}, "list": [{"type": "int", "minval": 1, "maxval": 2}]},
+        {},
+    ],
+)
+def test_an_object_without_a_hyperparameter_in_it_is_a_value(value: Any) -> None:
+    raw = {"x": {"type": "categorical", "vals": [value]}}
+    assert [point["x"] for point in grid(raw)] == [value]
+    assert hp.sample(hp.parse(raw), random.Random(0)) == {"x": value}
+
+
 def test_a_grid_of_any_size_is_not_built() -> None:
     wide = {f"x{i:02}": {"type": "int", "minval": 0, "maxval": 999, "count": 1000} for i in range(5)}
     points = hp.Grid(hp.parse(wide))
@@ -77,6 +136,8 @@ def test_a_grid_of_any_size_is_not_built() -> None:
     assert points[10**15 - 1] == dict.fromkeys(wide, 999)
     assert points[1]["x04"] == 1
     assert points[-1] == points[10**15 - 1]
+    wider = {f"x{i:02}": wide["x00"] for i in range(20)}
+    assert hp.Grid(hp.parse(wider)).size == 10**60
     with pytest.raises(IndexError):
         points[10**15]
 
@@ -193,6 +254,16 @@ def test_both_ends_of_an_int_are_drawn_and_the_upper_end_of_a_double_is_not() ->
         ({"type": "const"}, "x.val", "is required"),
         ({"type": "double", "minval": 1, "maxval": 2, "cuont": 3}, "x.cuont", "Did you mean 'count'?"),
         ({"type": "categorical", "vals": [{"type": "int", "minval": 3}]}, "x.vals.0.maxval", "is required"),
+        (
+            {"type": "categorical", "vals": [0, {"a": {"b": {"type": "int", "min": 3, "maxval": 4}}}]},
+            "x.vals.1.a.b.min",
+            "Did you mean 'minval'?",
+        ),
+        (
+            {"type": "categorical", "vals": [{"type": "log", "base": 2}]},
+            "x.vals.0.maxval",
+            "(To mean the object itself, write {type: const, val: ...}.)",
+        ),
     ],
 )
 def test_mistakes_are_named_with_their_path(raw: Any, path: str, message: str) -> None:

@@ -31,6 +31,7 @@ from detlab_master.core.searchers.adaptive_asha import bracket_rungs, brackets
 from detlab_master.core.searchers.async_halving import initial_trials
 
 MAX_TRIALS_AT_ONCE = 10_000
+MAX_GRID_POINTS = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -194,7 +195,15 @@ def _search_errors(config: ExperimentConfig, space: hp.Nested) -> list[ConfigErr
                 )
                 for path in missing
             ]
-        points = len(hp.Grid(space))
+        points = hp.Grid(space).size
+        if points > MAX_GRID_POINTS:
+            return [
+                ConfigError(
+                    "<config>.hyperparameters",
+                    f"this grid has {points} points; at most {MAX_GRID_POINTS} are searched. "
+                    "Lower the counts, or search at random.",
+                )
+            ]
         at_once = min(points, searcher.max_concurrent_trials or points)
     elif isinstance(searcher, RandomConfig):
         at_once = min(searcher.max_trials, searcher.max_concurrent_trials or searcher.max_trials)

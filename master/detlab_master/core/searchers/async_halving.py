@@ -11,7 +11,7 @@ import sys
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from detlab_master.core.searchers.base import ExitReason, Trials, metric_value
 
@@ -51,6 +51,8 @@ class AsyncHalving:
 
     The cost of an event does not depend on the number of trials, but for moving a rung's array by one place.
     """
+
+    replaces_invalid: ClassVar = True
 
     def __init__(
         self,

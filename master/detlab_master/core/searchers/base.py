@@ -12,11 +12,15 @@ what all of them need: ids, hyperparameters, which trials are open, and the end 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, get_args
 
 from detlab_master.core.hyperparameters import Generator, Nested, sample
 
 ExitReason: TypeAlias = Literal["completed", "errored", "canceled", "invalid_hp"]
+
+
+# Invalid points in a row, nothing reported in between, after which a search that draws new ones gives up.
+MAX_INVALID_IN_A_ROW = 100
 
 
 class SearcherError(Exception):
@@ -223,6 +227,8 @@ class Method(Protocol):
     """An algorithm. Each call may create and stop trials. `validated` is not called for trials told to stop,
     and must raise before it changes anything. `exited` is called when the trial is closed already."""
 
+    replaces_invalid: ClassVar[bool]  # whether a trial with invalid hyperparameters is drawn anew
+
     def start(self, trials: Trials) -> None: ...
     def validated(self, trials: Trials, request_id: int, metrics: Mapping[str, Any]) -> None: ...
     def exited(self, trials: Trials, request_id: int, reason: ExitReason) -> None: ...
@@ -230,11 +236,16 @@ class Method(Protocol):
 
 
 class Search:
-    """Runs a method. The search is over when every trial that the method asked for is closed."""
+    """Runs a method. The search is over when every trial that the method asked for is closed.
+
+    A method that replaces trials with invalid hyperparameters would never end where all of the space is invalid.
+    So it fails after `MAX_INVALID_IN_A_ROW` of them, if no trial reported a validation or ended otherwise in between.
+    """
 
     def __init__(self, method: Method, space: Nested, rng: Generator) -> None:
         self._method = method
         self._trials = Trials(space, rng)
+        self._invalid_in_a_row = 0
 
     def step(self, event: Event) -> list[Action]:
         trials = self._trials
@@ -247,8 +258,11 @@ class Search:
                 # A report that was under way when its trial was told to stop no longer counts.
                 if trials.running(request_id):
                     self._method.validated(trials, request_id, metrics)
+                    self._invalid_in_a_row = 0
             case Exited(request_id, reason):
+                self._refuse_endless_search(reason)
                 trials.close(request_id, reason)
+                self._invalid_in_a_row = self._invalid_in_a_row + 1 if reason == "invalid_hp" else 0
                 self._method.exited(trials, request_id, reason)
         actions = trials.take_actions()
         if trials.all_closed and not isinstance(event, Validated):
@@ -257,3 +271,12 @@ class Search:
 
     def progress(self, trial_progress: Mapping[int, float]) -> float:
         return min(1.0, max(0.0, self._method.progress(self._trials, trial_progress)))
+
+    def _refuse_endless_search(self, reason: ExitReason) -> None:
+        in_a_row = self._invalid_in_a_row + 1
+        if reason == "invalid_hp" and self._method.replaces_invalid and in_a_row >= MAX_INVALID_IN_A_ROW:
+            raise SearcherError(
+                f"{in_a_row} trials in a row raised InvalidHP, and none has reported a validation in between: "
+                "the search would go on for ever. See in the trials' logs why, and narrow the hyperparameters "
+                "or raise InvalidHP for fewer of them."
+            )

@@ -1,7 +1,7 @@
 """Grid search: every point of the space once."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from detlab_master.core.hyperparameters import Grid, Nested
 from detlab_master.core.searchers.base import ExitReason, Trials
@@ -12,6 +12,8 @@ class GridSearch:
 
     A point whose trial fails, or says that it is invalid, is not tried again.
     """
+
+    replaces_invalid: ClassVar = False
 
     def __init__(self, space: Nested, max_concurrent_trials: int) -> None:
         self._points = Grid(space)

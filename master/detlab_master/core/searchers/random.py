@@ -1,7 +1,7 @@
 """Random search: every trial is an independent draw from the space."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from detlab_master.core.searchers.base import ExitReason, Trials
 
@@ -12,6 +12,8 @@ class RandomSearch:
     An exit makes room for the next draw. A trial that reports invalid hyperparameters does not count and is
     drawn anew; other failures count.
     """
+
+    replaces_invalid: ClassVar = True
 
     def __init__(self, max_trials: int, max_concurrent_trials: int) -> None:
         self._max_trials = max_trials

@@ -1,13 +1,15 @@
 """One trial: the hyperparameters as they are, or one draw where they are ranges."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from detlab_master.core.searchers.base import ExitReason, Trials
 
 
 class SingleSearch:
     """Its trial's end is the end of the search, whatever the reason: a failure is final."""
+
+    replaces_invalid: ClassVar = False
 
     def start(self, trials: Trials) -> None:
         trials.create()

@@ -1,13 +1,15 @@
 """Several searches side by side in one experiment; each trial belongs to one of them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from detlab_master.core.searchers.base import ExitReason, Method, Trials
 
 
 class Tournament:
     """Runs independent methods, which start in the order given and hear only of their own trials."""
+
+    replaces_invalid: ClassVar = True
 
     def __init__(self, methods: Sequence[Method]) -> None:
         self._methods = list(methods)

@@ -27,7 +27,7 @@ from detlab_master.core.searchers import (
 )
 from detlab_master.core.searchers.adaptive_asha import Bracket, Mode, bracket_rungs, brackets
 from detlab_master.core.searchers.async_halving import AsyncHalving, initial_trials, rung_units
-from detlab_master.core.searchers.base import ExitReason, Search
+from detlab_master.core.searchers.base import MAX_INVALID_IN_A_ROW, ExitReason, Search
 from detlab_master.core.searchers.make import make
 
 SPACE = parse(
@@ -126,6 +126,82 @@ def test_grid_takes_its_points_from_the_end() -> None:
     points = [action.hparams for action in actions if isinstance(action, Create)]
     assert points == [{"k": 2, "lr": 1.0}, {"k": 2, "lr": 0.5}, {"k": 2, "lr": 0.0}, {"k": 1, "lr": 1.0}]
     assert exits(search, *((i, "invalid_hp") for i in range(6))) == [["+4"], ["+5"], [], [], [], ["failed"]]
+
+
+# A space in which all is invalid
+
+_REPLACING = [
+    RandomConfig(metric="loss", max_trials=4, max_concurrent_trials=2),
+    AsyncHalvingConfig(metric="loss", max_trials=4, num_rungs=2, time_metric="batches", max_time=4),
+    AdaptiveAshaConfig(metric="loss", max_trials=4, time_metric="batches", max_time=4),
+]
+
+
+@pytest.mark.parametrize("config", _REPLACING, ids=lambda config: config.name)
+def test_a_search_that_meets_only_invalid_points_ends_and_says_so(config: SearcherConfig) -> None:
+    search = new(config)
+    search.step(Started())
+    for request_id in range(MAX_INVALID_IN_A_ROW - 1):
+        assert len(brief(search.step(Exited(request_id, "invalid_hp")))) == 1
+    for _ in range(2):  # it stays so
+        with pytest.raises(SearcherError, match="100 trials in a row raised InvalidHP"):
+            search.step(Exited(MAX_INVALID_IN_A_ROW - 1, "invalid_hp"))
+
+
+@pytest.mark.parametrize("config", _REPLACING, ids=lambda config: config.name)
+def test_one_valid_trial_in_between_and_the_search_goes_on(config: SearcherConfig) -> None:
+    search = new(config)
+    valid = brief(search.step(Started()))[0]
+    assert valid == "+0"
+    for request_id in range(1, MAX_INVALID_IN_A_ROW):
+        search.step(Exited(request_id, "invalid_hp"))
+    search.step(Validated(0, {"loss": 1.0, "batches": 1}))
+    for request_id in range(MAX_INVALID_IN_A_ROW, 2 * MAX_INVALID_IN_A_ROW - 1):
+        search.step(Exited(request_id, "invalid_hp"))
+    search.step(Exited(0, "completed"))
+    assert search.step(Exited(2 * MAX_INVALID_IN_A_ROW - 1, "invalid_hp"))
+
+
+def test_a_grid_ends_by_itself_however_many_points_are_invalid() -> None:
+    wide = parse({"k": {"type": "categorical", "vals": list(range(3 * MAX_INVALID_IN_A_ROW))}})
+    search = make(GridConfig(metric="loss"), wide, random.Random(1))
+    search.step(Started())
+    last = [search.step(Exited(i, "invalid_hp")) for i in range(3 * MAX_INVALID_IN_A_ROW)][-1]
+    assert brief(last) == ["failed"]
+
+
+@pytest.mark.parametrize("config", [SingleConfig(metric="loss"), GridConfig(metric="loss"), *_REPLACING])
+def test_branches_of_architectures_are_searched_by_every_method(config: SearcherConfig) -> None:
+    """Conditional hyperparameters: each trial has the keys of its branch alone, and a seed names them all."""
+    space = parse(
+        {
+            "net": {
+                "type": "categorical",
+                "vals": [
+                    {"kind": "cnn", "blocks": {"type": "int", "minval": 1, "maxval": 3, "count": 2}},
+                    {"kind": "mlp", "width": {"type": "int", "minval": 8, "maxval": 9, "count": 2}},
+                ],
+            }
+        }
+    )
+
+    def nets() -> list[Any]:
+        search, found = make(config, space, random.Random(5)), []
+        actions = search.step(Started())
+        while creates := [action for action in actions if isinstance(action, Create)]:
+            found += [create.hparams["net"] for create in creates]
+            actions = [a for c in creates for a in search.step(Exited(c.request_id, "completed"))]
+        return found
+
+    assert nets() == nets()
+    assert all(set(net) == {"kind", {"cnn": "blocks", "mlp": "width"}[net["kind"]]} for net in nets())
+    if isinstance(config, GridConfig):
+        assert nets() == [
+            {"kind": "mlp", "width": 9},
+            {"kind": "mlp", "width": 8},
+            {"kind": "cnn", "blocks": 3},
+            {"kind": "cnn", "blocks": 1},
+        ]
 
 
 # ASHA
