@@ -13,13 +13,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
 TORCH := torch==2.13.0
 
-.PHONY: help up test test-full check format clean
+.PHONY: help up test test-full check format docs clean
 
 help:
 	@echo 'make up         run Detlab on this machine (PORT=8080 DATA=.detlab); Ctrl-C ends it'
 	@echo 'make test       install what the tests need, and run them'
 	@echo 'make test-full  the long tests too: every database, many rounds of failures'
 	@echo 'make check      style, types and layers'
+	@echo 'make docs       draw docs/states.md from the tables of the core'
 	@echo 'make clean      remove the environment and all that Detlab has kept here'
 
 up: $(VENV)/.installed
@@ -40,6 +41,9 @@ check: $(VENV)/.check-installed
 format: $(VENV)/.check-installed
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+docs: $(VENV)/.check-installed
+	$(BIN)/python -m detlab_master.diagrams > docs/states.md
 
 clean:
 	rm -rf $(VENV) $(OFFICIAL) .venv-mlflow $(DATA)

@@ -16,8 +16,9 @@ from typing import Any
 
 from detlab_master.core import allocation as alloc
 from detlab_master.core import expconf, hyperparameters
-from detlab_master.core import experiment as core
+from detlab_master.core import experiment_events as core
 from detlab_master.core import trial as trials
+from detlab_master.core.experiment import ExperimentMachine
 from detlab_master.core.records import Allocation, Container, Experiment, SearcherEvent, Trial
 from detlab_master.core.scheduling import Preempt, PriorityScheduler, Request, Start
 from detlab_master.core.searchers.make import make
@@ -130,9 +131,7 @@ class World:
             hyperparameters.parse(config.hyperparameters),
             random.Random(config.reproducibility.experiment_seed),
         )
-        self.machine = core.ExperimentMachine(
-            self.kept.experiment, searcher, max_restarts=config.max_restarts
-        )
+        self.machine = ExperimentMachine(self.kept.experiment, searcher, max_restarts=config.max_restarts)
         self.machine.restore(self.kept.events, sorted(self.kept.trials.values(), key=lambda t: t.id))
         self.scheduler = PriorityScheduler()
         self.open = {a.id: a for a in self.kept.allocations.values() if a.ended_at is None}

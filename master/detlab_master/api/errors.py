@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from tornado.web import HTTPError
 
-from detlab_master.core.allocation import IllegalMove
 from detlab_master.core.errors import (
     Conflict,
     Forbidden,
@@ -18,6 +17,7 @@ from detlab_master.core.errors import (
     Unauthenticated,
 )
 from detlab_master.core.expconf import ConfigErrors
+from detlab_master.core.transitions import IllegalMove
 from detlab_master.store.base import StoreConflict, StoreUnavailable
 
 

@@ -2,8 +2,8 @@
 
 Rules:
 
-- States only move forward: QUEUED, ASSIGNED, PULLING, STARTING, RUNNING, TERMINATED. The allocation is as far as the
-  container that is least far; it has ended when every container has.
+- States only move forward (`transitions.ALLOCATION`). The allocation is as far as the container that is least far; it
+  has ended when every container has.
 - A graceful stop is a signal that the task polls for, once the allocation is ready. Before that there is nobody to
   listen: the containers are killed, and that is no failure of the task.
 - The first container that fails decides the exit of the allocation, and the others are killed. Containers marked as
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from detlab_master.core import transitions
 from detlab_master.core.records import Allocation, Container
 from detlab_master.core.states import AllocationState
 
@@ -128,10 +129,6 @@ class Ended:
 Effect = StartContainer | KillContainer | SignalPreemption | ArmPreemptionTimeout | Ended
 
 
-class IllegalMove(Exception):
-    """The event cannot happen in this state; nothing was changed."""
-
-
 def step(allocation: Allocation, event: Event, now: float) -> tuple[Allocation, list[Effect]]:
     """Apply one event.
 
@@ -177,11 +174,8 @@ def step(allocation: Allocation, event: Event, now: float) -> tuple[Allocation, 
 def _granted(
     allocation: Allocation, containers: tuple[Container, ...], now: float
 ) -> tuple[Allocation, list[Effect]]:
-    if allocation.state is not AllocationState.QUEUED:
-        raise IllegalMove(
-            f"slots were granted to allocation {allocation.id}, which is {allocation.state}: only a QUEUED one can start"
-        )
-    started = replace(allocation, state=AllocationState.ASSIGNED, containers=containers, started_at=now)
+    assigned = _moved(allocation, AllocationState.ASSIGNED)
+    started = replace(assigned, containers=containers, started_at=now)
     return started, [StartContainer(container) for container in containers]
 
 
@@ -257,7 +251,7 @@ def _settle(allocation: Allocation, now: float) -> tuple[Allocation, list[Effect
         effects = _kill_running(allocation)
     least = min((c.state for c in allocation.containers), key=lambda state: state.progress)
     if least.progress > allocation.state.progress:
-        allocation = replace(allocation, state=least)
+        allocation = _moved(allocation, least)
     return allocation, effects
 
 
@@ -269,13 +263,17 @@ def _end(allocation: Allocation, now: float) -> tuple[Allocation, list[Effect]]:
         and allocation.failure in (None, TASK_FAILED, KILLED_BY_US)
     )
     ended = replace(
-        allocation,
-        state=AllocationState.TERMINATED,
+        _moved(allocation, AllocationState.TERMINATED),
         ended_at=now,
         exit_code=0 if clean else allocation.exit_code,
         failure=None if clean else allocation.failure,
     )
     return ended, [Ended()]
+
+
+def _moved(allocation: Allocation, to: AllocationState) -> Allocation:
+    state = transitions.check(transitions.ALLOCATION, f"allocation {allocation.id}", allocation.state, to)
+    return replace(allocation, state=state)
 
 
 def _with_container(allocation: Allocation, container_id: str, **changes: object) -> Allocation:

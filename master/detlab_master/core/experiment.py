@@ -1,42 +1,46 @@
 """The life of an experiment: the search decides, the trials run, and the end of the last one ends it.
 
-`TRANSITIONS` is the only place that says which state may follow which. An `ExperimentMachine` is the one mutable
-object of the core: it owns the searcher and the experiment's trials, and `handle` changes them in place, because a
-search of thousands of trials must not be copied for each report. It does no I/O: what has to be kept and what has to
-be done comes back as effects, in order. When keeping them fails, the engine throws the machine away and builds it
-anew from the store.
+An `ExperimentMachine` is the one mutable object of the core: it owns the searcher and the experiment's trials, and
+`handle` changes them in place, because a search of thousands of trials must not be copied for each report. It does no
+I/O: what has to be kept and what has to be done comes back as effects, in order. When keeping them fails, the engine
+throws the machine away and builds it anew from the store.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
+from detlab_master.core import transitions
 from detlab_master.core import trial as trials
-from detlab_master.core.allocation import IllegalMove
-from detlab_master.core.records import Allocation, Experiment, Json, SearcherEvent, Trial
+from detlab_master.core.experiment_events import (
+    Activated,
+    AllocationEnded,
+    Canceled,
+    EarlyExitReported,
+    Edited,
+    Effect,
+    Event,
+    Finished,
+    KeepExperiment,
+    KeepProgress,
+    KeepTrial,
+    Killed,
+    Paused,
+    RecordSearcherEvent,
+    Reported,
+    RunnerStateReported,
+    Started,
+    TrialEnded,
+    TrialKilled,
+    TrialProgressed,
+)
+from detlab_master.core.records import Experiment, Json, SearcherEvent, Trial
 from detlab_master.core.searchers import base as search
 from detlab_master.core.states import ExperimentState as S
 from detlab_master.core.states import TrialState
-
-_STOPPING = {S.STOPPING_CANCELED, S.STOPPING_KILLED, S.STOPPING_COMPLETED, S.STOPPING_ERROR}
-
-TRANSITIONS: dict[S, set[S]] = {
-    S.ACTIVE: {S.PAUSED, S.ERROR} | _STOPPING,
-    S.PAUSED: {S.ACTIVE, S.ERROR} | _STOPPING,
-    S.STOPPING_CANCELED: {S.STOPPING_KILLED, S.CANCELED},
-    S.STOPPING_KILLED: {S.CANCELED},
-    S.STOPPING_COMPLETED: {S.COMPLETED},
-    S.STOPPING_ERROR: {S.STOPPING_KILLED, S.ERROR},
-    S.CANCELED: {S.DELETING},
-    S.COMPLETED: {S.DELETING},
-    S.ERROR: {S.DELETING},
-    S.DELETING: {S.DELETED, S.DELETE_FAILED},
-    S.DELETE_FAILED: {S.DELETING},
-    S.DELETED: set(),
-}
 
 _END = {
     S.STOPPING_CANCELED: S.CANCELED,
@@ -51,145 +55,6 @@ class Ids(Protocol):
 
     def trial(self) -> int: ...
     def task(self, experiment_id: int) -> str: ...
-
-
-# Events
-
-
-@dataclass(frozen=True)
-class Started:
-    """The experiment was created: the search names its first trials."""
-
-
-@dataclass(frozen=True)
-class Activated:
-    pass
-
-
-@dataclass(frozen=True)
-class Paused:
-    pass
-
-
-@dataclass(frozen=True)
-class Canceled:
-    pass
-
-
-@dataclass(frozen=True)
-class Killed:
-    pass
-
-
-@dataclass(frozen=True)
-class TrialKilled:
-    trial_id: int
-
-
-@dataclass(frozen=True)
-class Reported:
-    """A trial's record after a report; ``validation`` has the metrics when the search must hear of them."""
-
-    trial: Trial
-    validation: Json | None = None
-
-
-@dataclass(frozen=True)
-class TrialProgressed:
-    trial_id: int
-    progress: float
-
-
-@dataclass(frozen=True)
-class EarlyExitReported:
-    trial_id: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class RunnerStateReported:
-    trial_id: int
-    state: str
-
-
-@dataclass(frozen=True)
-class AllocationEnded:
-    trial_id: int
-    allocation: Allocation
-
-
-@dataclass(frozen=True)
-class Edited:
-    """The parts that a person may change at any time (name, notes, labels, archived, configuration of resources)."""
-
-    experiment: Experiment
-
-
-Event = (
-    Started
-    | Activated
-    | Paused
-    | Canceled
-    | Killed
-    | TrialKilled
-    | Reported
-    | TrialProgressed
-    | EarlyExitReported
-    | RunnerStateReported
-    | AllocationEnded
-    | Edited
-)
-
-
-# Effects
-
-
-@dataclass(frozen=True)
-class KeepExperiment:
-    experiment: Experiment
-
-
-@dataclass(frozen=True)
-class KeepTrial:
-    trial: Trial
-
-
-@dataclass(frozen=True)
-class KeepProgress:
-    experiment_id: int
-    progress: float
-
-
-@dataclass(frozen=True)
-class RecordSearcherEvent:
-    event: SearcherEvent
-
-
-@dataclass(frozen=True)
-class TrialEnded:
-    """The trial will not run again; its task is over."""
-
-    trial: Trial
-
-
-@dataclass(frozen=True)
-class Finished:
-    """The experiment is terminal now."""
-
-    experiment: Experiment
-
-
-Effect = (
-    KeepExperiment
-    | KeepTrial
-    | KeepProgress
-    | RecordSearcherEvent
-    | TrialEnded
-    | Finished
-    | trials.RequestAllocation
-    | trials.StopAllocation
-    | trials.KillAllocation
-)
 
 
 class ExperimentMachine:
@@ -284,7 +149,7 @@ class ExperimentMachine:
 
     def _stop(self, to: S, event: trials.Event, ids: Ids, now: float) -> list[Effect]:
         state = self.experiment.state
-        if state is to or state is _END[to] or (state.stopping and to not in TRANSITIONS[state]):
+        if state is to or state is _END[to] or (state.stopping and to not in transitions.EXPERIMENT[state]):
             return []  # it is stopping already, and not more gently than asked
         effects: list[Effect] = [self._move(to)]
         for trial in self._open_trials():
@@ -413,13 +278,9 @@ class ExperimentMachine:
         return [trial for trial in self.trials.values() if not trial.state.terminal]
 
     def _move(self, to: S) -> KeepExperiment:
-        state = self.experiment.state
-        if to not in TRANSITIONS[state]:
-            allowed = ", ".join(sorted(TRANSITIONS[state])) or "nothing"
-            raise IllegalMove(
-                f"experiment {self.experiment.id} is {state}: it cannot become {to}; from there it can become: {allowed}"
-            )
-        self.experiment = replace(self.experiment, state=to)
+        what = f"experiment {self.experiment.id}"
+        state = transitions.check(transitions.EXPERIMENT, what, self.experiment.state, to)
+        self.experiment = replace(self.experiment, state=state)
         return KeepExperiment(self.experiment)
 
 

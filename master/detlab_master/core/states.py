@@ -47,10 +47,7 @@ class TrialState(StrEnum):
     PAUSED = "PAUSED"
     STOPPING_CANCELED = "STOPPING_CANCELED"
     STOPPING_KILLED = "STOPPING_KILLED"
-    STOPPING_COMPLETED = (
-        "STOPPING_COMPLETED"  # the searcher stopped it, or it reported invalid hyperparameters
-    )
-    STOPPING_ERROR = "STOPPING_ERROR"
+    STOPPING_COMPLETED = "STOPPING_COMPLETED"  # the searcher stopped it
     CANCELED = "CANCELED"
     COMPLETED = "COMPLETED"
     ERROR = "ERROR"

@@ -1,6 +1,5 @@
 """The life of a trial: when it runs again, and how it ends.
 
-`TRANSITIONS` is the only place that says which state may follow which; the diagram in docs/ is drawn from it.
 How an ended allocation is read follows the rules of `outcome`, the first that fits wins.
 """
 
@@ -9,26 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from detlab_master.core.allocation import KILLED_BY_US, TASK_FAILED, IllegalMove
+from detlab_master.core import transitions
+from detlab_master.core.allocation import KILLED_BY_US, TASK_FAILED
 from detlab_master.core.records import Allocation, Trial
 from detlab_master.core.states import TrialState as S
 
 INVALID_HP = "EXITED_REASON_INVALID_HP"
-
-_STOPPING = {S.STOPPING_CANCELED, S.STOPPING_KILLED, S.STOPPING_COMPLETED, S.STOPPING_ERROR}
-_TERMINAL = {S.CANCELED, S.COMPLETED, S.ERROR}
-
-TRANSITIONS: dict[S, set[S]] = {
-    S.ACTIVE: {S.PAUSED} | _STOPPING | _TERMINAL,
-    S.PAUSED: {S.ACTIVE} | _STOPPING | _TERMINAL,
-    S.STOPPING_CANCELED: {S.STOPPING_KILLED, S.CANCELED, S.ERROR},
-    S.STOPPING_KILLED: {S.CANCELED},
-    S.STOPPING_COMPLETED: {S.STOPPING_KILLED, S.COMPLETED, S.ERROR},
-    S.STOPPING_ERROR: {S.STOPPING_KILLED, S.ERROR},
-    S.CANCELED: set(),
-    S.COMPLETED: set(),
-    S.ERROR: set(),
-}
 
 
 # Events
@@ -119,8 +104,6 @@ def outcome(trial: Trial, ended: Allocation) -> Outcome:
         return Outcome.CANCELED
     if trial.state is S.STOPPING_CANCELED:
         return Outcome.ERROR if failed_by_itself and not ended.preempt_acked else Outcome.CANCELED
-    if trial.state is S.STOPPING_ERROR:
-        return Outcome.ERROR
     if trial.early_exit_reason == INVALID_HP:
         return Outcome.COMPLETED
     if trial.stopped_by_searcher:
@@ -241,9 +224,4 @@ def _close(trial: Trial, end: S, now: float) -> Trial:
 
 
 def _move(trial: Trial, to: S) -> Trial:
-    if to not in TRANSITIONS[trial.state]:
-        allowed = ", ".join(sorted(TRANSITIONS[trial.state])) or "nothing"
-        raise IllegalMove(
-            f"trial {trial.id} cannot go from {trial.state} to {to}; from there it can go to: {allowed}"
-        )
-    return replace(trial, state=to)
+    return replace(trial, state=transitions.check(transitions.TRIAL, f"trial {trial.id}", trial.state, to))

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from detlab_master.core import allocation as allocation_core
 from detlab_master.core import expconf, hyperparameters, metrics, trial
-from detlab_master.core import experiment as core
+from detlab_master.core import experiment_events as core
 from detlab_master.core.errors import Invalid, NotFound
+from detlab_master.core.experiment import ExperimentMachine
 from detlab_master.core.records import Allocation, Checkpoint, Experiment, MetricReport, Task, Trial
 from detlab_master.core.scheduling import Request
 from detlab_master.core.searchers.make import make
@@ -270,11 +271,11 @@ class ExperimentAtWork:
         plan.effects.append(lambda: self._allocations.adopt(task, allocation, request))
 
 
-def _machine(experiment: Experiment) -> core.ExperimentMachine:
+def _machine(experiment: Experiment) -> ExperimentMachine:
     config = expconf.restore(experiment.config)
     rng = random.Random(config.reproducibility.experiment_seed)
     searcher = make(config.searcher, hyperparameters.parse(config.hyperparameters), rng)
-    return core.ExperimentMachine(experiment, searcher, max_restarts=config.max_restarts)
+    return ExperimentMachine(experiment, searcher, max_restarts=config.max_restarts)
 
 
 def _run_of(allocation_id: str) -> int:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from detlab_master.core import experiment as core
+from detlab_master.core import experiment_events as core
 from detlab_master.core import trial as trials
 from detlab_master.core.allocation import KillRequested, PreemptionRequested
 from detlab_master.core.errors import Conflict, Invalid, NotFound

@@ -13,8 +13,8 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from detlab_master.core.allocation import IllegalMove
 from detlab_master.core.errors import Invalid, RequestError
+from detlab_master.core.transitions import IllegalMove
 from detlab_master.store.base import Store, StoreConflict, StoreUnavailable
 from detlab_master.store.writes import Write
 

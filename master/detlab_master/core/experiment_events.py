@@ -1,0 +1,146 @@
+"""What can happen to an experiment, and what follows from it: the vocabulary of `core.experiment`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from detlab_master.core import trial as trials
+from detlab_master.core.records import Allocation, Experiment, Json, SearcherEvent, Trial
+
+# Events
+
+
+@dataclass(frozen=True)
+class Started:
+    """The experiment was created: the search names its first trials."""
+
+
+@dataclass(frozen=True)
+class Activated:
+    pass
+
+
+@dataclass(frozen=True)
+class Paused:
+    pass
+
+
+@dataclass(frozen=True)
+class Canceled:
+    pass
+
+
+@dataclass(frozen=True)
+class Killed:
+    pass
+
+
+@dataclass(frozen=True)
+class TrialKilled:
+    trial_id: int
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A trial's record after a report; ``validation`` has the metrics when the search must hear of them."""
+
+    trial: Trial
+    validation: Json | None = None
+
+
+@dataclass(frozen=True)
+class TrialProgressed:
+    trial_id: int
+    progress: float
+
+
+@dataclass(frozen=True)
+class EarlyExitReported:
+    trial_id: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class RunnerStateReported:
+    trial_id: int
+    state: str
+
+
+@dataclass(frozen=True)
+class AllocationEnded:
+    trial_id: int
+    allocation: Allocation
+
+
+@dataclass(frozen=True)
+class Edited:
+    """The parts that a person may change at any time (name, notes, labels, archived, configuration of resources)."""
+
+    experiment: Experiment
+
+
+Event = (
+    Started
+    | Activated
+    | Paused
+    | Canceled
+    | Killed
+    | TrialKilled
+    | Reported
+    | TrialProgressed
+    | EarlyExitReported
+    | RunnerStateReported
+    | AllocationEnded
+    | Edited
+)
+
+
+# Effects
+
+
+@dataclass(frozen=True)
+class KeepExperiment:
+    experiment: Experiment
+
+
+@dataclass(frozen=True)
+class KeepTrial:
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class KeepProgress:
+    experiment_id: int
+    progress: float
+
+
+@dataclass(frozen=True)
+class RecordSearcherEvent:
+    event: SearcherEvent
+
+
+@dataclass(frozen=True)
+class TrialEnded:
+    """The trial will not run again; its task is over."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The experiment is terminal now."""
+
+    experiment: Experiment
+
+
+Effect = (
+    KeepExperiment
+    | KeepTrial
+    | KeepProgress
+    | RecordSearcherEvent
+    | TrialEnded
+    | Finished
+    | trials.RequestAllocation
+    | trials.StopAllocation
+    | trials.KillAllocation
+)
