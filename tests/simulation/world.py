@@ -76,14 +76,26 @@ class World:
         seed: of all that happens.
         searcher: the searcher section of the configuration.
         failure_rate: share of steps in which something breaks.
+        ends_after: whether the master ends right after its n-th commit (from 1 on): before the effects of what it
+            decided, and before anybody was answered. The next one starts at once.
     """
 
     def __init__(
-        self, seed: int, searcher: dict[str, Any], *, failure_rate: float, max_restarts: int = 3
+        self,
+        seed: int,
+        searcher: dict[str, Any],
+        *,
+        failure_rate: float,
+        max_restarts: int = 3,
+        ends_after: Callable[[int], bool] = lambda commit: False,
     ) -> None:
         self.rng = random.Random(seed)
         self.failure_rate = failure_rate
         self.now = 1000.0
+        self.commits = 0
+        self._ends_after = ends_after
+        self._masters = 0  # that were started
+        self._returning: set[str] = set()  # agents that come back before anything else happens
         self._ids = 0
         config = expconf.resolve(
             {
@@ -125,6 +137,7 @@ class World:
 
     def _start_master(self) -> None:
         """Build everything in memory from what was kept."""
+        self._masters += 1
         config = expconf.restore(self.kept.experiment.config)
         searcher = make(
             config.searcher,
@@ -157,8 +170,24 @@ class World:
             except CommitFailed:
                 continue
 
+    def restart_at_once(self) -> None:
+        """The master ends, and the next one is there before anything else happens: its agents are back as well."""
+        # Also those that were about to come back when the last master ended while it took up its work.
+        self._returning |= {agent.id for agent in self.agents.values() if agent.connected}
+        self._start_master()
+        this = self._masters
+        self._take_up()
+        for agent in self.agents.values():
+            if this == self._masters and agent.id in self._returning:
+                self._connect(agent)
+        if this == self._masters:
+            self._returning = set()
+
     def _take_up(self) -> None:
+        this = self._masters
         for trial in list(self.machine.trials.values()):
+            if this != self._masters:
+                return  # the next master has done it
             if trial.allocation_id is None or trial.state.terminal:
                 continue
             open_ = self.open.get(trial.allocation_id)
@@ -172,9 +201,13 @@ class World:
     def _request(self, allocation: Allocation) -> Request:
         return Request(allocation.id, "job", 1, allocation.priority, allocation.queue_order, preemptible=True)
 
-    def _commit(self, keep: Callable[[Kept], None]) -> None:
-        """One transaction; now and then the database refuses."""
-        if self.rng.random() < self.failure_rate / 4:
+    def _commit(self, keep: Callable[[Kept], None]) -> bool:
+        """One transaction; now and then the database refuses.
+
+        Returns:
+            Whether the master lives to carry out the effects; otherwise the next one has taken up what was kept.
+        """
+        if self.failure_rate and self.rng.random() < self.failure_rate / 4:
             self.story.append("a commit fails")
             raise CommitFailed
         changed = copy.copy(self.kept)
@@ -183,6 +216,12 @@ class World:
         changed.checkpoints = dict(self.kept.checkpoints)
         keep(changed)
         self.kept = changed
+        self.commits += 1
+        if self._ends_after(self.commits):
+            self.story.append(f"the master ends after commit {self.commits}")
+            self.restart_at_once()
+            return False
+        return True
 
     def _event(self, event: core.Event, also: Callable[[Kept], None] = lambda kept: None) -> None:
         """Hand an event to the experiment: decide, keep, then do."""
@@ -193,8 +232,12 @@ class World:
             for effect in effects:
                 self._keep(kept, effect)
 
-        self._commit(keep)
+        if not self._commit(keep):
+            return
+        this = self._masters
         for effect in effects:
+            if this != self._masters:
+                return  # ended while it carried out an effect: the rest is taken up by the next
             match effect:
                 case trials.RequestAllocation(trial):
                     assert trial.allocation_id is not None
@@ -243,9 +286,13 @@ class World:
             return
         after, effects = alloc.step(before, event, self.now)
         if after != before:
-            self._commit(lambda kept: kept.allocations.__setitem__(allocation_id, after))
+            if not self._commit(lambda kept: kept.allocations.__setitem__(allocation_id, after)):
+                return
             self.open[allocation_id] = after
+        this = self._masters
         for effect in effects:
+            if this != self._masters:
+                return
             match effect:
                 case alloc.StartContainer(container):
                     self._start_container(after, container)
@@ -260,7 +307,11 @@ class World:
                     pass
 
     def _schedule(self) -> None:
+        this = self._masters
         for decision in self.scheduler.schedule():
+            if this != self._masters:
+                self._schedule()  # the next master's scheduler knows of what was kept
+                return
             match decision:
                 case Start(allocation_id, assignment):
                     containers = []
