@@ -8,6 +8,7 @@ from detlab_master.core.states import (
     AllocationState,
     CheckpointState,
     ExperimentState,
+    PlaceState,
     TaskType,
     TrialState,
 )
@@ -203,6 +204,46 @@ def model_version(version: int = 1, model_id: int = 1, **changes: Any) -> record
         "metadata": {"accuracy": 0.5},
     }
     return records.ModelVersion(model_id=model_id, version=version, **{**values, **changes})
+
+
+def workspace(id: int = 2, **changes: Any) -> records.Workspace:
+    values: dict[str, Any] = {
+        "name": f"workspace {id}",
+        "owner_id": 2,
+        "archived": True,
+        "immutable": True,
+        "checkpoint_storage": {"type": "shared_fs", "host_path": "/nfs", "propagation": None},
+        "default_compute_pool": "gpus",
+        "default_aux_pool": "cpus",
+        "state": PlaceState.DELETE_FAILED,
+        "error_message": "the reason",
+    }
+    return records.Workspace(id=id, **{**values, **changes})
+
+
+def project(id: int = 2, **changes: Any) -> records.Project:
+    values: dict[str, Any] = {
+        "workspace_id": 1,
+        "name": f"project {id}",
+        "owner_id": 2,
+        "key": f"P{id}",
+        "description": "Größe",
+        "notes": (records.Note("first", "two\nlines"), records.Note("", "")),
+        "archived": True,
+        "immutable": True,
+        "state": PlaceState.DELETING,
+        "error_message": "the reason",
+    }
+    return records.Project(id=id, **{**values, **changes})
+
+
+def template(name: str = "gpus", **changes: Any) -> records.Template:
+    values: dict[str, Any] = {
+        "workspace_id": 1,
+        "owner_id": 2,
+        "config": {"resources": {"slots_per_trial": 2}, "labels": ["a"], "debug": None},
+    }
+    return records.Template(name=name, **{**values, **changes})
 
 
 def log(text: str = "hello\n", **changes: Any) -> records.LogLine:

@@ -63,7 +63,7 @@ def event(seq: int, experiment_id: int = 1) -> AppendSearcherEvent:
 def test_a_new_store_is_empty_but_for_the_first_project(store: Store) -> None:
     workspace, project = store.projects.workspace(1), store.projects.project(1)
     assert workspace == records.Workspace(1, "Uncategorized", owner_id=1, immutable=True)
-    assert project == records.Project(1, 1, "Uncategorized", owner_id=1, immutable=True)
+    assert project == records.Project(1, 1, "Uncategorized", owner_id=1, key="UNCAT", immutable=True)
     assert store.projects.find("Uncategorized", "Uncategorized") == project
     assert store.projects.find("Uncategorized", "other") is None
     assert store.projects.find("other", "Uncategorized") is None

@@ -13,6 +13,7 @@ from detlab_master.core.states import (
     AllocationState,
     CheckpointState,
     ExperimentState,
+    PlaceState,
     TaskType,
     TrialState,
 )
@@ -47,22 +48,51 @@ class Session:
 
 @dataclass(frozen=True)
 class Workspace:
+    """Projects that belong together, and what their experiments inherit."""
+
     id: int
-    name: str
+    name: str  # of one workspace only
     owner_id: int
     archived: bool = False
     immutable: bool = False
+    checkpoint_storage: Json | None = None  # of experiments that name none; None: the master's
+    default_compute_pool: str = ""  # of experiments with slots that name none; "": the master's
+    default_aux_pool: str = ""  # the same for those without slots
+    state: PlaceState = PlaceState.NORMAL
+    error_message: str = ""  # why it could not be deleted
+
+
+@dataclass(frozen=True)
+class Note:
+    name: str
+    contents: str
 
 
 @dataclass(frozen=True)
 class Project:
+    """Experiments that belong together."""
+
     id: int
     workspace_id: int
-    name: str
+    name: str  # of one project of its workspace only
     owner_id: int
+    key: str  # 1 to 5 capital letters and digits, of one project of the cluster only
     description: str = ""
-    archived: bool = False
+    notes: tuple[Note, ...] = ()
+    archived: bool = False  # itself; what lies in an archived workspace is as good as archived
     immutable: bool = False
+    state: PlaceState = PlaceState.NORMAL
+    error_message: str = ""  # why it could not be deleted
+
+
+@dataclass(frozen=True)
+class Template:
+    """A part of a configuration that experiments start from."""
+
+    name: str
+    workspace_id: int
+    owner_id: int
+    config: Json
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,14 @@ from __future__ import annotations
 from enum import StrEnum
 
 
+class PlaceState(StrEnum):
+    """Of workspaces and projects: whether they are there, or on their way out with what is in them."""
+
+    NORMAL = "UNSPECIFIED"
+    DELETING = "DELETING"
+    DELETE_FAILED = "DELETE_FAILED"
+
+
 class ExperimentState(StrEnum):
     ACTIVE = "ACTIVE"
     PAUSED = "PAUSED"

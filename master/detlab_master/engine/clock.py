@@ -27,6 +27,8 @@ class Ids:
     _queue: itertools.count[int] = field(init=False)
     _models: itertools.count[int] = field(init=False)
     _model_versions: itertools.count[int] = field(init=False)
+    _workspaces: itertools.count[int] = field(init=False)
+    _projects: itertools.count[int] = field(init=False)
 
     def __post_init__(self) -> None:
         self._experiments = count(self.highest.experiment + 1)
@@ -35,6 +37,8 @@ class Ids:
         self._queue = count(self.highest.queue_order + 1)
         self._models = count(self.highest.model + 1)
         self._model_versions = count(self.highest.model_version + 1)
+        self._workspaces = count(self.highest.workspace + 1)
+        self._projects = count(self.highest.project + 1)
 
     def experiment(self) -> int:
         return next(self._experiments)
@@ -53,6 +57,12 @@ class Ids:
 
     def model_version(self) -> int:
         return next(self._model_versions)
+
+    def workspace(self) -> int:
+        return next(self._workspaces)
+
+    def project(self) -> int:
+        return next(self._projects)
 
     def task(self, experiment_id: int) -> str:
         return f"{experiment_id}.{uuid.uuid4()}"

@@ -3,8 +3,9 @@
 Most writes put a whole row into one table. Those wait until the end, table by table, and go to the database as one
 statement for each table: of several `SaveTrial` with the same id only the last is written, and parents go before their
 children. That changes nothing of the outcome, because rows of different tables touch each other through foreign keys
-only. A write that looks at what is there (`ArchiveReports`, `ReplaceReport`, `DeleteExperiment`, `DeleteModel`) has the
-waiting rows written first. Users, sessions and models belong to nothing that waits and are written at once.
+only. A write that looks at what is there (`ArchiveReports`, `ReplaceReport`, `DeleteExperiment`, `DeleteModel` and the like) has the
+waiting rows written first. Users,
+sessions, workspaces, projects, templates and models belong to nothing that waits and are written at once.
 """
 
 from __future__ import annotations
@@ -26,8 +27,11 @@ from detlab_master.store.writes import (
     DeleteExperiment,
     DeleteModel,
     DeleteModelVersion,
+    DeleteProject,
     DeleteSession,
     DeleteSessionsOf,
+    DeleteTemplate,
+    DeleteWorkspace,
     InsertReport,
     ReplaceReport,
     SaveAllocation,
@@ -35,10 +39,13 @@ from detlab_master.store.writes import (
     SaveExperiment,
     SaveModel,
     SaveModelVersion,
+    SaveProject,
     SaveSession,
     SaveTask,
+    SaveTemplate,
     SaveTrial,
     SaveUser,
+    SaveWorkspace,
     SetProgress,
     Write,
 )
@@ -89,6 +96,9 @@ class Applier:
             for table in (
                 tables.users,
                 tables.sessions,
+                tables.workspaces,
+                tables.projects,
+                tables.templates,
                 tables.experiments,
                 tables.tasks,
                 tables.trials,
@@ -150,6 +160,19 @@ class Applier:
                     rows[tables.model_versions][version.model_id, version.version] = vars(version)
                 case SaveModel(model):
                     connection.execute(self._statements[tables.models], model_row(model))
+                case SaveWorkspace(workspace):
+                    connection.execute(self._statements[tables.workspaces], vars(workspace))
+                case DeleteWorkspace(workspace_id):
+                    self._delete_place(connection, tables.workspaces, "workspace", workspace_id)
+                case SaveProject(project):
+                    connection.execute(self._statements[tables.projects], vars(project))
+                case DeleteProject(project_id):
+                    self._flush(connection, waiting)
+                    self._delete_place(connection, tables.projects, "project", project_id)
+                case SaveTemplate(template):
+                    connection.execute(self._statements[tables.templates], vars(template))
+                case DeleteTemplate(name):
+                    connection.execute(sa.delete(tables.templates).where(tables.templates.c.name == name))
                 case SaveUser(user):
                     connection.execute(self._statements[tables.users], vars(user))
                 case SaveSession(session):
@@ -218,6 +241,10 @@ class Applier:
             self._retire(connection, "experiment", experiment_id)
         if last_trial is not None:
             self._retire(connection, "trial", last_trial)
+
+    def _delete_place(self, connection: sa.Connection, table: sa.Table, kind: str, id: int) -> None:
+        if connection.execute(sa.delete(table).where(table.c.id == id)).rowcount:
+            self._retire(connection, kind, id)
 
     def _delete_model(self, connection: sa.Connection, model_id: int) -> None:
         self._delete_versions(connection, model_id)

@@ -65,6 +65,16 @@ class ExperimentTotals:
 
 
 @dataclass(frozen=True)
+class ProjectCounts:
+    """What lists show beside a project, computed by the store."""
+
+    experiments: int
+    active: int  # those that are not terminal
+    trials: int
+    last_start: float  # start_time of the latest experiment
+
+
+@dataclass(frozen=True)
 class LogFilter:
     """Fields that are None do not filter; ``rank_ids`` may hold -1 for lines without a rank."""
 
@@ -108,9 +118,27 @@ class ProjectReads(Protocol):
     """Workspace 1 and project 1, both "Uncategorized" and immutable, are there from the start."""
 
     def project(self, project_id: int) -> records.Project | None: ...
+    def projects(self, workspace_id: int | None = None) -> list[records.Project]:
+        """By id; of one workspace, or of all."""
+        ...
+
+    def find(self, workspace_name: str, project_name: str) -> records.Project | None: ...
     def workspace(self, workspace_id: int) -> records.Workspace | None: ...
     def workspace_by_name(self, name: str) -> records.Workspace | None: ...
-    def find(self, workspace_name: str, project_name: str) -> records.Project | None: ...
+    def workspaces(self) -> list[records.Workspace]:
+        """By id."""
+        ...
+
+    def counts(self, owner_ids: Sequence[int] | None = None) -> dict[int, ProjectCounts]:
+        """By project id; projects without an experiment of these owners (None: of anybody) are left out."""
+        ...
+
+
+class TemplateReads(Protocol):
+    def get(self, name: str) -> records.Template | None: ...
+    def all(self) -> list[records.Template]:
+        """By name."""
+        ...
 
 
 class ExperimentReads(Protocol):
@@ -245,6 +273,8 @@ class HighestIds:
     queue_order: int
     model: int = 0
     model_version: int = 0
+    workspace: int = 1  # the first of both are there from the start
+    project: int = 1
 
 
 class Store(Protocol):
@@ -252,6 +282,8 @@ class Store(Protocol):
     def users(self) -> UserReads: ...
     @property
     def projects(self) -> ProjectReads: ...
+    @property
+    def templates(self) -> TemplateReads: ...
     @property
     def experiments(self) -> ExperimentReads: ...
     @property

@@ -20,6 +20,7 @@ from detlab_master.store.memory_reads import (
     MemoryMetrics,
     MemoryModels,
     MemoryProjects,
+    MemoryTemplates,
     MemoryTrials,
     MemoryUsers,
 )
@@ -39,6 +40,7 @@ class MemoryStore:
         self._cluster_id = str(uuid.uuid4())
         self._users = MemoryUsers(data, lock)
         self._projects = MemoryProjects(data, lock)
+        self._templates = MemoryTemplates(data, lock)
         self._experiments = MemoryExperiments(data, lock)
         self._trials = MemoryTrials(data, lock)
         self._metrics = MemoryMetrics(data, lock)
@@ -53,6 +55,10 @@ class MemoryStore:
     @property
     def projects(self) -> MemoryProjects:
         return self._projects
+
+    @property
+    def templates(self) -> MemoryTemplates:
+        return self._templates
 
     @property
     def experiments(self) -> MemoryExperiments:
@@ -106,6 +112,8 @@ class MemoryStore:
                 model_version=max(
                     (data.retired.get("model_version", 0), *(one.id for one in data.versions.values()))
                 ),
+                workspace=max((data.retired.get("workspace", 0), *data.workspaces)),
+                project=max((data.retired.get("project", 0), *data.projects)),
             )
 
     def cluster_id(self) -> str:

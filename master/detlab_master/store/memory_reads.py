@@ -9,7 +9,14 @@ from typing import Any, TypeVar
 
 from detlab_master.core.states import CheckpointState, ExperimentState, TrialState
 from detlab_master.store import records
-from detlab_master.store.base import ExperimentFilter, ExperimentTotals, LogFilter, ModelFilter, Page
+from detlab_master.store.base import (
+    ExperimentFilter,
+    ExperimentTotals,
+    LogFilter,
+    ModelFilter,
+    Page,
+    ProjectCounts,
+)
 from detlab_master.store.checkpoints import storage_digest
 from detlab_master.store.experiments import KEPT_CHECKPOINTS
 from detlab_master.store.logs import line_test
@@ -20,9 +27,10 @@ T = TypeVar("T")
 
 class Data:
     def __init__(self) -> None:
-        uncategorized = {"name": "Uncategorized", "owner_id": 1, "immutable": True}
-        self.workspaces = {1: records.Workspace(id=1, **uncategorized)}  # type: ignore[arg-type]
-        self.projects = {1: records.Project(id=1, workspace_id=1, **uncategorized)}  # type: ignore[arg-type]
+        first = "Uncategorized"
+        self.workspaces = {1: records.Workspace(1, first, owner_id=1, immutable=True)}
+        self.projects = {1: records.Project(1, 1, first, owner_id=1, key="UNCAT", immutable=True)}
+        self.templates: dict[str, records.Template] = {}
         self.users: dict[int, records.User] = {}
         self.usernames: dict[str, int] = {}
         self.sessions: dict[str, records.Session] = {}
@@ -107,6 +115,41 @@ class MemoryProjects(_Reads):
             ):
                 return project
         return None
+
+    def projects(self, workspace_id: int | None = None) -> list[records.Project]:
+        with self._lock:
+            found = [one for one in self._data.projects.values() if workspace_id in (None, one.workspace_id)]
+        return sorted(found, key=_field("id"))
+
+    def workspaces(self) -> list[records.Workspace]:
+        with self._lock:
+            return sorted(self._data.workspaces.values(), key=_field("id"))
+
+    def counts(self, owner_ids: Sequence[int] | None = None) -> dict[int, ProjectCounts]:
+        of: dict[int, list[records.Experiment]] = {}
+        with self._lock:
+            for one in self._data.experiments.values():
+                if _among(one.owner_id, owner_ids):
+                    of.setdefault(one.project_id, []).append(one)
+            trials = {id: len(its) for id, its in self._data.trials_of.items()}
+        return {
+            project_id: ProjectCounts(
+                len(its),
+                sum(not one.state.terminal for one in its),
+                sum(trials.get(one.id, 0) for one in its),
+                max(one.start_time for one in its),
+            )
+            for project_id, its in of.items()
+        }
+
+
+class MemoryTemplates(_Reads):
+    def get(self, name: str) -> records.Template | None:
+        return self._data.templates.get(name)
+
+    def all(self) -> list[records.Template]:
+        with self._lock:
+            return sorted(self._data.templates.values(), key=_field("name"))
 
 
 class MemoryExperiments(_Reads):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -19,8 +19,11 @@ from detlab_master.store.writes import (
     DeleteExperiment,
     DeleteModel,
     DeleteModelVersion,
+    DeleteProject,
     DeleteSession,
     DeleteSessionsOf,
+    DeleteTemplate,
+    DeleteWorkspace,
     InsertReport,
     ReplaceReport,
     SaveAllocation,
@@ -28,10 +31,13 @@ from detlab_master.store.writes import (
     SaveExperiment,
     SaveModel,
     SaveModelVersion,
+    SaveProject,
     SaveSession,
     SaveTask,
+    SaveTemplate,
     SaveTrial,
     SaveUser,
+    SaveWorkspace,
     SetProgress,
     Write,
 )
@@ -87,6 +93,10 @@ def apply(data: Data, journal: Journal, write: Write) -> None:
             _parent(data.experiments, trial.experiment_id, "experiment")
             journal.put(data.trials, trial.id, trial)
             journal.put(data.trials_of.setdefault(trial.experiment_id, {}), trial.id, None)
+        case SaveWorkspace() | SaveProject() | SaveTemplate() | DeleteWorkspace() | DeleteProject():
+            _place(data, journal, write)
+        case DeleteTemplate(name):
+            journal.drop(data.templates, name)
         case SaveExperiment(experiment):
             _parent(data.projects, experiment.project_id, "project")
             journal.put(data.experiments, experiment.id, experiment)
@@ -153,6 +163,50 @@ def apply(data: Data, journal: Journal, write: Write) -> None:
             journal.drop(data.sessions, token_hash)
         case DeleteSessionsOf(allocation_id):
             _drop_sessions(data, journal, {allocation_id})
+
+
+def _place(
+    data: Data,
+    journal: Journal,
+    write: SaveWorkspace | SaveProject | SaveTemplate | DeleteWorkspace | DeleteProject,
+) -> None:
+    match write:
+        case SaveWorkspace(workspace):
+            _alone(data.workspaces, workspace, "a workspace of that name", lambda one: one.name)
+            journal.put(data.workspaces, workspace.id, workspace)
+        case SaveProject(project):
+            _parent(data.workspaces, project.workspace_id, "workspace")
+            _alone(data.projects, project, "a project of that key", lambda one: one.key)
+            name = lambda one: (one.workspace_id, one.name)
+            _alone(data.projects, project, "a project of that name", name)
+            journal.put(data.projects, project.id, project)
+        case SaveTemplate(template):
+            _parent(data.workspaces, template.workspace_id, "workspace")
+            journal.put(data.templates, template.name, template)
+        case DeleteWorkspace(workspace_id):
+            for inside in (data.projects, data.models, data.templates):
+                _empty(inside.values(), "workspace_id", workspace_id)
+            _drop_numbered(data, journal, data.workspaces, "workspace", workspace_id)
+        case DeleteProject(project_id):
+            _empty(data.experiments.values(), "project_id", project_id)
+            _drop_numbered(data, journal, data.projects, "project", project_id)
+
+
+def _alone(known: Mapping[int, V], new: V, what: str, name: Callable[[V], Any]) -> None:
+    if any(name(one) == name(new) and one.id != new.id for one in known.values()):  # type: ignore[attr-defined]
+        raise StoreConflict(f"there is {what} already: {name(new)}")
+
+
+def _empty(inside: Iterable[object], parent: str, id: int) -> None:
+    for one in inside:
+        if getattr(one, parent) == id:
+            raise StoreConflict(f"there is something in {parent} {id}: {one}")
+
+
+def _drop_numbered(data: Data, journal: Journal, where: MutableMapping[int, V], kind: str, id: int) -> None:
+    if id in where:
+        journal.drop(where, id)
+        _retire(data, journal, kind, id)
 
 
 def _parent(parents: MutableMapping[K, V], key: K, what: str) -> None:

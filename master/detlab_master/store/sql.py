@@ -21,7 +21,7 @@ from detlab_master.store.experiments import SqlExperiments
 from detlab_master.store.logs import SqlLogs
 from detlab_master.store.metrics import SqlMetrics
 from detlab_master.store.models import SqlModels
-from detlab_master.store.projects import SqlProjects
+from detlab_master.store.projects import SqlProjects, SqlTemplates
 from detlab_master.store.reading import Reader, store_errors
 from detlab_master.store.trials import SqlTrials
 from detlab_master.store.users import SqlUsers
@@ -72,6 +72,7 @@ class SqlStore:
         self._reader = Reader(reading)
         self._users = SqlUsers(self._reader)
         self._projects = SqlProjects(self._reader)
+        self._templates = SqlTemplates(self._reader)
         self._experiments = SqlExperiments(self._reader)
         self._trials = SqlTrials(self._reader)
         self._metrics = SqlMetrics(self._reader)
@@ -86,6 +87,10 @@ class SqlStore:
     @property
     def projects(self) -> SqlProjects:
         return self._projects
+
+    @property
+    def templates(self) -> SqlTemplates:
+        return self._templates
 
     @property
     def experiments(self) -> SqlExperiments:
@@ -127,6 +132,8 @@ class SqlStore:
                         tables.allocations.c.queue_order,
                         tables.models.c.id,
                         tables.model_versions.c.id,
+                        tables.workspaces.c.id,
+                        tables.projects.c.id,
                     )
                 )
             )
@@ -138,6 +145,8 @@ class SqlStore:
             queue_order=row[3],
             model=max(row[4], retired.get("model", 0)),
             model_version=max(row[5], retired.get("model_version", 0)),
+            workspace=max(row[6], retired.get("workspace", 0)),
+            project=max(row[7], retired.get("project", 0)),
         )
 
     def cluster_id(self) -> str:

@@ -20,11 +20,12 @@ from detlab_master.core.states import (
     AllocationState,
     CheckpointState,
     ExperimentState,
+    PlaceState,
     TaskType,
     TrialState,
 )
 from detlab_master.store.columns import INT, JSON, TEXT, ConvertedJson, EnumText
-from detlab_master.store.records import Container
+from detlab_master.store.records import Container, Note
 
 NAMING: Final = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -34,8 +35,8 @@ NAMING: Final = {
 }
 
 
-def _containers_to_json(containers: Sequence[Container]) -> list[dict[str, Any]]:
-    return [asdict(container) for container in containers]
+def _dicts(values: Sequence[Container | Note]) -> list[dict[str, Any]]:
+    return [asdict(value) for value in values]
 
 
 def _containers_from_json(values: Sequence[Mapping[str, Any]]) -> tuple[Container, ...]:
@@ -45,15 +46,20 @@ def _containers_from_json(values: Sequence[Mapping[str, Any]]) -> tuple[Containe
     )
 
 
+def _notes_from_json(values: Sequence[Mapping[str, str]]) -> tuple[Note, ...]:
+    return tuple(Note(**value) for value in values)
+
+
 _TUPLE: Final = ConvertedJson(list, tuple)
-_CONTAINERS: Final = ConvertedJson(_containers_to_json, _containers_from_json)
+_CONTAINERS: Final = ConvertedJson(_dicts, _containers_from_json)
+_NOTES: Final = ConvertedJson(_dicts, _notes_from_json)
 
 metadata = sa.MetaData(naming_convention=NAMING)
 
 # One row: what this cluster is called for ever.
 cluster = sa.Table("cluster", metadata, sa.Column("cluster_id", TEXT, primary_key=True))
 
-# The highest ids of what was deleted ("experiment", "trial", "model", "model_version"): they are not used again, because
+# The highest ids of what was deleted ("experiment", "trial", "model", "workspace" and so on): they are not used again, because
 # folders, notebooks and people remember them.
 retired_ids = sa.Table(
     "retired_ids",
@@ -96,6 +102,11 @@ workspaces = sa.Table(
     sa.Column("owner_id", INT, nullable=False),
     sa.Column("archived", sa.Boolean, nullable=False),
     sa.Column("immutable", sa.Boolean, nullable=False),
+    sa.Column("checkpoint_storage", JSON),
+    sa.Column("default_compute_pool", TEXT, nullable=False),
+    sa.Column("default_aux_pool", TEXT, nullable=False),
+    sa.Column("state", EnumText(PlaceState), nullable=False),
+    sa.Column("error_message", TEXT, nullable=False),
     sa.UniqueConstraint("name"),
 )
 
@@ -106,10 +117,24 @@ projects = sa.Table(
     sa.Column("workspace_id", INT, sa.ForeignKey(workspaces.c.id), nullable=False),
     sa.Column("name", TEXT, nullable=False),
     sa.Column("owner_id", INT, nullable=False),
+    sa.Column("key", TEXT, nullable=False),
     sa.Column("description", TEXT, nullable=False),
+    sa.Column("notes", _NOTES, nullable=False),
     sa.Column("archived", sa.Boolean, nullable=False),
     sa.Column("immutable", sa.Boolean, nullable=False),
+    sa.Column("state", EnumText(PlaceState), nullable=False),
+    sa.Column("error_message", TEXT, nullable=False),
     sa.UniqueConstraint("workspace_id", "name"),
+    sa.UniqueConstraint("key"),
+)
+
+templates = sa.Table(
+    "templates",
+    metadata,
+    sa.Column("name", TEXT, primary_key=True),
+    sa.Column("workspace_id", INT, sa.ForeignKey(workspaces.c.id), nullable=False),
+    sa.Column("owner_id", INT, nullable=False),
+    sa.Column("config", JSON, nullable=False),
 )
 
 experiments = sa.Table(

@@ -1,7 +1,7 @@
 """The changes that the store can be asked for. A list of them is one transaction: all of it happens, or nothing.
 
 ``Save*`` writes replace the whole record of that id, or create it. A record's parent (the experiment of a trial, task or
-searcher event, the project of an experiment, the task of an allocation, the trial of a report or checkpoint) is there
+searcher event, the workspace of a project, model or template, the project of an experiment, the task of an allocation, the trial of a report or checkpoint) is there
 already or comes earlier in the transaction, as are the model and the checkpoint of a model version; else the transaction
 fails. What is to be deleted and is not there is no
 error.
@@ -34,6 +34,44 @@ class DeleteSessionsOf:
     """Every session of one allocation, when it has ended."""
 
     allocation_id: str
+
+
+@dataclass(frozen=True)
+class SaveWorkspace:
+    """Fails the transaction when another workspace has that name."""
+
+    workspace: records.Workspace
+
+
+@dataclass(frozen=True)
+class DeleteWorkspace:
+    """Fails the transaction when there is a project, a model or a template in it."""
+
+    workspace_id: int
+
+
+@dataclass(frozen=True)
+class SaveProject:
+    """Fails the transaction when another project of its workspace has that name, or another one that key."""
+
+    project: records.Project
+
+
+@dataclass(frozen=True)
+class DeleteProject:
+    """Fails the transaction when there is an experiment in it."""
+
+    project_id: int
+
+
+@dataclass(frozen=True)
+class SaveTemplate:
+    template: records.Template
+
+
+@dataclass(frozen=True)
+class DeleteTemplate:
+    name: str
 
 
 @dataclass(frozen=True)
@@ -158,6 +196,12 @@ Write = (
     | SaveSession
     | DeleteSession
     | DeleteSessionsOf
+    | SaveWorkspace
+    | DeleteWorkspace
+    | SaveProject
+    | DeleteProject
+    | SaveTemplate
+    | DeleteTemplate
     | SaveExperiment
     | DeleteExperiment
     | SetProgress

@@ -76,7 +76,7 @@ def test_experiment() -> None:
     view = experiments.ExperimentView(
         EXPERIMENT,
         User(ALICE, "alice", None, admin=False, active=True, display_name="Alice A."),
-        Project(1, 1, "Uncategorized", owner_id=1),
+        Project(1, 1, "Uncategorized", owner_id=1, key="UNCAT"),
         Workspace(1, "Uncategorized", owner_id=1),
         ExperimentTotals(7, 2, (9, 10), 3, 5_000_000_000),
         TRIAL,

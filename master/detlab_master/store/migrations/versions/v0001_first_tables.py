@@ -76,6 +76,11 @@ def _create_projects() -> None:
         required("owner_id", INT),
         required("archived", sa.Boolean()),
         required("immutable", sa.Boolean()),
+        sa.Column("checkpoint_storage", JSON),
+        required("default_compute_pool", TEXT),
+        required("default_aux_pool", TEXT),
+        required("state", TEXT),
+        required("error_message", TEXT),
         sa.PrimaryKeyConstraint("id", name="pk_workspaces"),
         sa.UniqueConstraint("name", name="uq_workspaces_name"),
     )
@@ -85,18 +90,42 @@ def _create_projects() -> None:
         required("workspace_id", INT),
         required("name", TEXT),
         required("owner_id", INT),
+        required("key", TEXT),
         required("description", TEXT),
+        required("notes", JSON),
         required("archived", sa.Boolean()),
         required("immutable", sa.Boolean()),
+        required("state", TEXT),
+        required("error_message", TEXT),
         sa.PrimaryKeyConstraint("id", name="pk_projects"),
+        sa.UniqueConstraint("key", name="uq_projects_key"),
         sa.UniqueConstraint("workspace_id", "name", name="uq_projects_workspace_id_name"),
         sa.ForeignKeyConstraint(
             ["workspace_id"], ["workspaces.id"], name="fk_projects_workspace_id_workspaces"
         ),
     )
-    first = {"id": 1, "name": "Uncategorized", "owner_id": 1, "archived": False, "immutable": True}
-    op.bulk_insert(workspaces, [first])
-    op.bulk_insert(projects, [{**first, "workspace_id": 1, "description": ""}])
+    op.create_table(
+        "templates",
+        required("name", TEXT),
+        required("workspace_id", INT),
+        required("owner_id", INT),
+        required("config", JSON),
+        sa.PrimaryKeyConstraint("name", name="pk_templates"),
+        sa.ForeignKeyConstraint(
+            ["workspace_id"], ["workspaces.id"], name="fk_templates_workspace_id_workspaces"
+        ),
+    )
+    first = {
+        "id": 1,
+        "name": "Uncategorized",
+        "owner_id": 1,
+        "archived": False,
+        "immutable": True,
+        "state": "UNSPECIFIED",
+        "error_message": "",
+    }
+    op.bulk_insert(workspaces, [{**first, "default_compute_pool": "", "default_aux_pool": ""}])
+    op.bulk_insert(projects, [{**first, "workspace_id": 1, "key": "UNCAT", "description": "", "notes": []}])
 
 
 def _create_experiments() -> None:
