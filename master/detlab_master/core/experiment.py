@@ -37,6 +37,7 @@ from detlab_master.core.experiment_events import (
     TrialKilled,
     TrialProgressed,
 )
+from detlab_master.core.progress import OpenProgress
 from detlab_master.core.records import Experiment, Json, SearcherEvent, Trial
 from detlab_master.core.searchers import base as search
 from detlab_master.core.states import ExperimentState as S
@@ -72,8 +73,8 @@ class ExperimentMachine:
         self._searcher = searcher
         self._max_restarts = max_restarts
         self._by_request: dict[int, int] = {}  # request id -> trial id
-        self._trial_progress: dict[int, float] = {}  # request id -> 0..1
-        self._open = 0  # trials that are not terminal
+        self._open: dict[int, None] = {}  # ids of trials that are not terminal, in order of creation
+        self._open_progress = OpenProgress()
         self._events_seen = 0
 
     def restore(self, past: Iterable[SearcherEvent], existing: Iterable[Trial]) -> None:
@@ -167,11 +168,12 @@ class ExperimentMachine:
 
     def _progressed(self, trial_id: int, progress: float) -> list[Effect]:
         trial = replace(self.trials[trial_id], progress=progress)
-        self._trial_progress[trial.request_id] = progress
+        if not trial.state.terminal:
+            self._open_progress.set(trial_id, progress)
         return [self._keep(trial), *self._keep_progress()]
 
     def _keep_progress(self) -> list[Effect]:
-        progress = min(1.0, max(0.0, self._searcher.progress(self._trial_progress)))
+        progress = min(1.0, max(0.0, self._searcher.progress(self._open_progress.total)))
         if progress == self.experiment.progress:
             return []
         self.experiment = replace(self.experiment, progress=progress)
@@ -232,7 +234,6 @@ class ExperimentMachine:
         after = self.trials[trial_id]
         if after.state.terminal and not before.state.terminal:
             effects.append(TrialEnded(after))
-            self._trial_progress[after.request_id] = 1.0
             effects += self._search(search.Exited(after.request_id, _exit_reason(after)), ids, now)
             effects += self._keep_progress()
             effects += self._finish_if_done(now)
@@ -243,7 +244,8 @@ class ExperimentMachine:
         if after == trial:
             return list(effects)
         if after.state.terminal:
-            self._open -= 1
+            self._open.pop(trial.id)
+            self._open_progress.close(trial.id)
         return [self._keep(after), *effects]
 
     def _searcher_failed(self, why: str, ids: Ids, now: float) -> list[Effect]:
@@ -267,15 +269,16 @@ class ExperimentMachine:
     def _adopt(self, trial: Trial) -> None:
         self.trials[trial.id] = trial
         self._by_request[trial.request_id] = trial.id
-        self._trial_progress[trial.request_id] = 1.0 if trial.state.terminal else trial.progress
-        self._open += not trial.state.terminal
+        if not trial.state.terminal:
+            self._open[trial.id] = None
+            self._open_progress.set(trial.id, trial.progress)
 
     def _keep(self, trial: Trial) -> KeepTrial:
         self.trials[trial.id] = trial
         return KeepTrial(trial)
 
     def _open_trials(self) -> Sequence[Trial]:
-        return [trial for trial in self.trials.values() if not trial.state.terminal]
+        return [self.trials[trial_id] for trial_id in self._open]
 
     def _move(self, to: S) -> KeepExperiment:
         what = f"experiment {self.experiment.id}"

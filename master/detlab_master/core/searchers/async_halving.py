@@ -127,7 +127,7 @@ class AsyncHalving:
             self._create_if_left(trials)
         del self._rung_of[request_id], self._values_of[request_id]
 
-    def progress(self, trials: Trials, trial_progress: Mapping[int, float]) -> float:
+    def progress(self, trials: Trials, open_progress: float) -> float:
         judged = len(self.rungs[0].values)
         # Trials beyond the lowest rung are still to be finished: a fifth on top for them.
         progress = judged / (1.2 * self._max_trials)

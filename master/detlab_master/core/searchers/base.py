@@ -145,8 +145,8 @@ class Searcher(Protocol):
 
     def step(self, event: Event) -> list[Action]: ...
 
-    def progress(self, trial_progress: Mapping[int, float]) -> float:
-        """How far the search is, 0 to 1, given how far each of its trials is (by request id, 0 to 1)."""
+    def progress(self, open_progress: float) -> float:
+        """How far the search is, 0 to 1, given the sum of its open trials' progress, each 0 to 1."""
         ...
 
 
@@ -211,12 +211,9 @@ class Trials:
             cancel=self.created > 0 and self._exits["canceled"] == self.created,
         )
 
-    def mean_progress(self, trial_progress: Mapping[int, float]) -> float:
+    def mean_progress(self, open_progress: float) -> float:
         """Mean over the trials known so far; a closed one counts as 1."""
-        if not self.created:
-            return 0.0
-        known = sum(min(1.0, max(0.0, trial_progress.get(request_id, 0.0))) for request_id in self._open)
-        return (self.closed + known) / self.created
+        return (self.closed + open_progress) / self.created if self.created else 0.0
 
     def _check(self, request_id: int) -> None:
         if not 0 <= request_id < self.created:
@@ -232,7 +229,7 @@ class Method(Protocol):
     def start(self, trials: Trials) -> None: ...
     def validated(self, trials: Trials, request_id: int, metrics: Mapping[str, Any]) -> None: ...
     def exited(self, trials: Trials, request_id: int, reason: ExitReason) -> None: ...
-    def progress(self, trials: Trials, trial_progress: Mapping[int, float]) -> float: ...
+    def progress(self, trials: Trials, open_progress: float) -> float: ...
 
 
 class Search:
@@ -269,8 +266,8 @@ class Search:
             actions.append(trials.shutdown())
         return actions
 
-    def progress(self, trial_progress: Mapping[int, float]) -> float:
-        return min(1.0, max(0.0, self._method.progress(self._trials, trial_progress)))
+    def progress(self, open_progress: float) -> float:
+        return min(1.0, max(0.0, self._method.progress(self._trials, open_progress)))
 
     def _refuse_endless_search(self, reason: ExitReason) -> None:
         in_a_row = self._invalid_in_a_row + 1

@@ -31,8 +31,8 @@ class GridSearch:
         if self._left:
             self._next(trials)
 
-    def progress(self, trials: Trials, trial_progress: Mapping[int, float]) -> float:
-        return trials.mean_progress(trial_progress)
+    def progress(self, trials: Trials, open_progress: float) -> float:
+        return trials.mean_progress(open_progress)
 
     def _next(self, trials: Trials) -> None:
         self._left -= 1

@@ -33,5 +33,5 @@ class RandomSearch:
         if trials.created - self._invalid < self._max_trials:
             trials.create()
 
-    def progress(self, trials: Trials, trial_progress: Mapping[int, float]) -> float:
-        return trials.mean_progress(trial_progress)
+    def progress(self, trials: Trials, open_progress: float) -> float:
+        return trials.mean_progress(open_progress)

@@ -20,5 +20,5 @@ class SingleSearch:
     def exited(self, trials: Trials, request_id: int, reason: ExitReason) -> None:
         """There is nothing to replace it with."""
 
-    def progress(self, trials: Trials, trial_progress: Mapping[int, float]) -> float:
-        return trials.mean_progress(trial_progress)
+    def progress(self, trials: Trials, open_progress: float) -> float:
+        return trials.mean_progress(open_progress)

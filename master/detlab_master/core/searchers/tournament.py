@@ -33,8 +33,8 @@ class Tournament:
         method.exited(trials, request_id, reason)
         self._own(trials, before, method)
 
-    def progress(self, trials: Trials, trial_progress: Mapping[int, float]) -> float:
-        return sum(method.progress(trials, trial_progress) for method in self._methods) / len(self._methods)
+    def progress(self, trials: Trials, open_progress: float) -> float:
+        return sum(method.progress(trials, open_progress) for method in self._methods) / len(self._methods)
 
     def _own(self, trials: Trials, before: int, method: Method) -> None:
         for request_id in range(before, trials.created):

@@ -70,10 +70,10 @@ def exits(search: Searcher, *reasons: tuple[int, ExitReason]) -> list[list[str]]
 def test_single_ends_with_its_trial(reason: ExitReason, end: str) -> None:
     search = new(SingleConfig(metric="loss"))
     assert brief(search.step(Started())) == ["+0"]
-    assert search.progress({0: 0.25}) == 0.25
+    assert search.progress(0.25) == 0.25
     assert brief(search.step(Validated(0, {}))) == []
     assert exits(search, (0, reason)) == [[end]]
-    assert search.progress({}) == 1.0
+    assert search.progress(0.0) == 1.0
 
 
 def test_random_replaces_exits_up_to_max_trials_and_does_not_count_the_invalid() -> None:
@@ -96,9 +96,9 @@ def test_random_without_a_limit_starts_all_and_progress_is_the_mean_of_known_tri
     creates = [action for action in actions if isinstance(action, Create)]
     assert len({create.hparams["lr"] for create in creates}) == 4
     assert all(0 <= create.seed < 2**31 for create in creates)
-    assert search.progress({}) == 0
+    assert search.progress(0.0) == 0
     search.step(Exited(2, "completed"))
-    assert search.progress({0: 0.5, 1: 0.1, 2: 0.3}) == pytest.approx((0.5 + 0.1 + 1) / 4)
+    assert search.progress(0.5 + 0.1) == pytest.approx((0.5 + 0.1 + 1) / 4)
 
 
 @pytest.mark.parametrize(
@@ -337,15 +337,15 @@ def test_asha_cannot_go_on_without_its_metrics(metrics: dict[str, Any], words: s
 
 def test_asha_progress() -> None:
     search, _ = asha(trials=4)
-    assert search.progress({}) == 0
+    assert search.progress(0.0) == 0
     report(search, 0, 0.5, 4)
     report(search, 1, 0.6, 1)
-    assert search.progress({}) == pytest.approx(2 / 4.8)
+    assert search.progress(0.0) == pytest.approx(2 / 4.8)
     report(search, 2, 0.6, 1)
     report(search, 3, 0.6, 1)
-    assert search.progress({}) == pytest.approx(4 / 4.8)
+    assert search.progress(0.0) == pytest.approx(4 / 4.8)
     exits(search, *((i, "completed") for i in range(4)))
-    assert search.progress({}) == 1.0
+    assert search.progress(0.0) == 1.0
 
 
 # Adaptive ASHA
@@ -403,7 +403,7 @@ def test_adaptive_asha_keeps_its_brackets_apart() -> None:
     assert report(search, 3, 0.8, 4) == []  # the first of its rung
     assert report(search, 2, 0.9, 4) == ["-2", "+5"]
     assert report(search, 5, 0.95, 4) == ["-5", "+6"]  # 5 took the place of 2, in the same bracket
-    assert search.progress({}) == pytest.approx((2 / (1.2 * 12) + 3 / (1.2 * 4)) / 2)
+    assert search.progress(0.0) == pytest.approx((2 / (1.2 * 12) + 3 / (1.2 * 4)) / 2)
 
 
 def test_given_bracket_rungs_go_before_the_mode() -> None:
