@@ -191,7 +191,15 @@ def _experiment_defaults(config: MasterConfig, folder: Path) -> dict[str, Any]:
         "task_container_defaults": config.task_container_defaults.model_dump(exclude_none=True),
         "default_compute_resource_pool": manager.default_compute_resource_pool,
         "default_aux_resource_pool": manager.default_aux_resource_pool,
-        "resource_pools": [pool.pool_name for pool in config.resource_pools],
+        "pools": {
+            pool.pool_name: {
+                "task_container_defaults": pool.task_container_defaults.given
+                if pool.task_container_defaults
+                else {},
+                "default_priority": _pool(config, pool).default_priority,
+            }
+            for pool in config.resource_pools
+        },
     }
 
 

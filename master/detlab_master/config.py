@@ -16,6 +16,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from sqlalchemy import URL
 
+from detlab_master.core.expconf.defaults import container_problems
+
 DEFAULT_CONFIG_FILE = Path("/etc/determined/master.yaml")
 # Keys of old files that mean nothing here, with the reason.
 WITHOUT_EFFECT = {
@@ -29,6 +31,17 @@ WITHOUT_EFFECT = {
     "scim": "JupyterHub is the place for identity",
     "oidc": "JupyterHub is the place for identity",
     "saml": "JupyterHub is the place for identity",
+}
+_AS_PROCESS = "tasks run as processes of the agent"
+CONTAINER_WITHOUT_EFFECT = {
+    "network_mode": f"{_AS_PROCESS}, in the host's network",
+    "dtrain_network_interface": "training chooses its interface by itself",
+    "nccl_port_range": "training chooses its ports by itself",
+    "gloo_port_range": "training chooses its ports by itself",
+    "checkpoint_gc_pod_spec": f"{_AS_PROCESS}, not as pods",
+    "startup_hook": f"{_AS_PROCESS}, and nothing runs before them",
+    "work_dir": f"{_AS_PROCESS}, in a folder of their own",
+    "kubernetes": f"{_AS_PROCESS}, not as pods",
 }
 
 
@@ -47,12 +60,38 @@ class SchedulerConfig(_Model):
     default_priority: int = Field(default=42, ge=1, le=99)
 
 
+class TaskContainerDefaults(_Model):
+    """What trials get where their configuration says nothing; the values are checked as parts of one."""
+
+    preemption_timeout: int = Field(default=3600, ge=1)  # seconds
+    shm_size_bytes: int = Field(default=4 << 30, ge=0)
+    image: str | dict[str, str] | None = None
+    registry_auth: dict[str, Any] | None = None
+    force_pull_image: bool | None = None
+    environment_variables: list[str] | dict[str, list[str]] | None = None
+    add_capabilities: list[str] | None = None
+    drop_capabilities: list[str] | None = None
+    devices: list[str | dict[str, Any]] | None = None
+    bind_mounts: list[dict[str, Any]] | None = None
+    log_policies: list[dict[str, Any]] | None = None
+    cpu_pod_spec: dict[str, Any] | None = None
+    gpu_pod_spec: dict[str, Any] | None = None
+    slurm: dict[str, Any] | None = None
+    pbs: dict[str, Any] | None = None
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """What somebody has set."""
+        return self.model_dump(exclude_none=True, exclude_unset=True)
+
+
 class PoolYaml(_Model):
     pool_name: str = Field(min_length=1)
     description: str = ""
     max_aux_containers_per_agent: int = Field(default=100, ge=0)
     agent_reconnect_wait: float | str = 25.0  # seconds, or a duration such as "25s"
     scheduler: SchedulerConfig | None = None
+    task_container_defaults: TaskContainerDefaults | None = None  # go before the cluster's
 
     @property
     def reconnect_seconds(self) -> float:
@@ -90,13 +129,6 @@ class LogConfig(_Model):
     color: bool = True
 
 
-class TaskContainerDefaults(_Model):
-    preemption_timeout: int = Field(default=3600, ge=1)  # seconds
-    environment_variables: list[str] | dict[str, list[str]] | None = None
-    bind_mounts: list[dict[str, Any]] | None = None
-    log_policies: list[dict[str, Any]] | None = None
-
-
 class MasterConfig(_Model):
     port: int = Field(default=8080, ge=1, le=65535)
     bind_ip: str = "127.0.0.1"  # Detlab's own: a public address is an explicit choice
@@ -125,6 +157,22 @@ class MasterConfig(_Model):
             name = getattr(self.resource_manager, key)
             if name not in names:
                 raise ValueError(f"resource_manager.{key} is {name!r}, which resource_pools does not name")
+        return self
+
+    @model_validator(mode="after")
+    def _containers_fit_in_experiments(self) -> MasterConfig:
+        containers = {"task_container_defaults": self.task_container_defaults}
+        for pool in self.resource_pools:
+            if pool.task_container_defaults:
+                root = f"resource_pools[{pool.pool_name}].task_container_defaults"
+                containers[root] = pool.task_container_defaults
+        problems = [
+            problem
+            for root, container in containers.items()
+            for problem in container_problems(container.given, root)
+        ]
+        if problems:
+            raise ValueError("\n".join(map(str, problems)))
         return self
 
     @property
@@ -169,11 +217,12 @@ def load(
         MasterConfigError: it cannot be used.
     """
     raw = _read(file)
-    warnings = [
-        f"{key}: has no effect: {why}"
-        for key, why in WITHOUT_EFFECT.items()
-        if raw.pop(key, None) is not None
-    ]
+    warnings = _dropped(raw, WITHOUT_EFFECT)
+    for section, where in [(raw, ""), *_pools_in(raw)]:
+        container = section.get("task_container_defaults")
+        if isinstance(container, dict):
+            section["task_container_defaults"] = container = dict(container)
+            warnings += _dropped(container, CONTAINER_WITHOUT_EFFECT, f"{where}task_container_defaults.")
     for key in ("port", "bind_ip", "data_dir", "cluster_name", "task_master_url"):
         if (value := environment.get(f"DET_{key.upper()}")) is not None:
             raw[key] = value
@@ -187,6 +236,23 @@ def load(
     except ValidationError as error:
         lines = "\n".join(_explain(problem) for problem in error.errors())
         raise MasterConfigError(f"the master's configuration cannot be used:\n{lines}") from None
+
+
+def _dropped(section: dict[str, Any], without_effect: Mapping[str, str], where: str = "") -> list[str]:
+    """Take the keys without effect out of a section; a warning for each."""
+    return [
+        f"{where}{key}: has no effect: {why}"
+        for key, why in without_effect.items()
+        if section.pop(key, None) is not None
+    ]
+
+
+def _pools_in(raw: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+    pools = raw.get("resource_pools")
+    if not isinstance(pools, list):
+        return []
+    raw["resource_pools"] = pools = [dict(pool) if isinstance(pool, dict) else pool for pool in pools]
+    return [(pool, f"resource_pools[{i}].") for i, pool in enumerate(pools) if isinstance(pool, dict)]
 
 
 def _read(file: Path | None) -> dict[str, Any]:
@@ -209,6 +275,8 @@ def _read(file: Path | None) -> dict[str, Any]:
 
 def _explain(problem: Any) -> str:
     path = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "value_error" and not path:  # it says itself where, and values may be secret
+        return "\n".join(f"  {line}" for line in str(problem["ctx"]["error"]).splitlines())
     if problem["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(problem["loc"][-1]), _known_keys(), n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""

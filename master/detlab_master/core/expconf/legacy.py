@@ -51,6 +51,18 @@ def translate(config: Mapping[str, Any], root: str = "<config>") -> Translation:
     return translation
 
 
+def old_kinds(config: Mapping[str, Any], root: str = "<config>") -> list[str]:
+    """Warnings of the short forms that `shorthand.write_out` understands and that are of old."""
+    environment = config.get("environment")
+    return [
+        f"{path_of(('environment', key, 'gpu'), root)}: is called cuda now."
+        for key in ("image", "environment_variables")
+        if isinstance(environment, dict)
+        and isinstance(by_kind := environment.get(key), dict)
+        and by_kind.get("gpu") is not None
+    ]
+
+
 def _searcher(t: Translation) -> None:
     searcher = t.section("searcher")
     name = searcher.get("name")

@@ -83,8 +83,16 @@ def _variant(high: dict[str, Any], low: dict[str, Any], path: Path) -> dict[str,
     return merge(high, low, path)
 
 
-def _low_first(high: list[Any], low: list[Any]) -> list[Any]:
-    return [*low, *high]
+def _variables(high: list[Any], low: list[Any]) -> list[Any]:
+    """Low first; of equal entries only the last counts, so that what was merged before is not doubled."""
+    joined = [*low, *high]
+    return [entry for i, entry in enumerate(joined) if entry not in joined[i + 1 :]]
+
+
+def _arguments(high: list[Any], low: list[Any]) -> list[Any]:
+    """Low first, unless high has them already, in one piece."""
+    there = any(high[i : i + len(low)] == low for i in range(len(high) - len(low) + 1))
+    return high if there else [*low, *high]
 
 
 def _new_by(*keys: str) -> Callable[[list[Any], list[Any]], list[Any]]:
@@ -104,11 +112,11 @@ _LISTS: dict[Path, Callable[[list[Any], list[Any]], list[Any]]] = {
     ("bind_mounts",): _new_by("container_path"),
     ("resources", "devices"): _new_by("container_path"),
     ("environment", "proxy_ports"): _new_by("proxy_port"),
-    ("environment", "environment_variables", "cpu"): _low_first,
-    ("environment", "environment_variables", "cuda"): _low_first,
-    ("environment", "environment_variables", "rocm"): _low_first,
-    ("slurm", "sbatch_args"): _low_first,
-    ("pbs", "pbsbatch_args"): _low_first,
+    ("environment", "environment_variables", "cpu"): _variables,
+    ("environment", "environment_variables", "cuda"): _variables,
+    ("environment", "environment_variables", "rocm"): _variables,
+    ("slurm", "sbatch_args"): _arguments,
+    ("pbs", "pbsbatch_args"): _arguments,
 }
 
 

@@ -3,16 +3,19 @@
 The model is the schema: defaults, types and ranges are here, rules between keys in `validate.py`.
 """
 
-import re
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+import re2  # type: ignore[import-untyped]
+from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from detlab_master.core.expconf.base import Model, NonEmpty, NonNegative, Positive
 from detlab_master.core.expconf.environment import EnvironmentConfig
 from detlab_master.core.expconf.resources import BindMount, PbsConfig, ResourcesConfig, SlurmConfig
 from detlab_master.core.expconf.searcher import AnySearcher, Length
 from detlab_master.core.expconf.storage import AnyStorage
+
+_SILENT = re2.Options()
+_SILENT.log_errors = False
 
 
 class LogPolicy(Model):
@@ -30,9 +33,10 @@ class LogPolicy(Model):
     def _compiles(cls, pattern: str | None) -> str | None:
         if pattern is not None:
             try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ValueError(f"is not a regular expression: {error}") from None
+                re2.compile(pattern, _SILENT)
+            except re2.error as error:
+                reason = error.args[0].decode() if error.args else "it cannot be read"
+                raise ValueError(f"must be a regular expression (RE2): {reason}") from None
         return pattern
 
     @model_validator(mode="after")
@@ -97,6 +101,9 @@ class Integrations(Model):
     webhooks: Webhooks | None = None
 
 
+# A set, in the order in which it was written.
+Labels: TypeAlias = Annotated[list[NonEmpty], AfterValidator(lambda labels: list(dict.fromkeys(labels)))]
+
 # A command line for the shell, or an argument vector. (Names in angle brackets are left out of paths in
 # messages.)
 Entrypoint: TypeAlias = Annotated[
@@ -108,7 +115,7 @@ Entrypoint: TypeAlias = Annotated[
 class ExperimentConfig(Model):
     name: NonEmpty
     description: str | None = None
-    labels: list[NonEmpty] = Field(default_factory=list)
+    labels: Labels = Field(default_factory=list)
     data: dict[str, Any] = Field(default_factory=dict)
     workspace: str = ""
     project: str = ""

@@ -1,12 +1,11 @@
 """From a submitted configuration to the one that runs: check, merge, fill in, check again.
 
-Order: what was submitted (and the template) is checked by itself, for types and unknown keys; then all layers
+Order: what was submitted and the template are checked, each by itself, for types and unknown keys; then all layers
 are merged; then what is required must be there, and rules between keys hold. Problems are collected, not
-found one by one.
+found one by one. Resolving a resolved configuration again changes nothing, so a fork is what its parent was.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -14,9 +13,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from detlab_master.core import hyperparameters as hp
-from detlab_master.core.expconf import legacy
+from detlab_master.core.expconf import advice, legacy
 from detlab_master.core.expconf.base import show
-from detlab_master.core.expconf.defaults import cluster_config, pod_spec
+from detlab_master.core.expconf.defaults import cluster_config, pool_of
 from detlab_master.core.expconf.errors import ConfigError, ConfigErrors, from_pydantic, path_of
 from detlab_master.core.expconf.merge import merge
 from detlab_master.core.expconf.schema import ExperimentConfig
@@ -66,19 +65,21 @@ def resolve(
     Raises:
         ConfigErrors: all problems of the first stage that finds any.
     """
-    warnings: list[str] = []
-    config = _checked(submitted, "<config>", warnings)
-    if template:
-        config = merge(config, _checked(template, "<template>", warnings))
-    config = merge(config, cluster_config(defaults))
+    own, below = _checked(submitted, "<config>"), _checked(template or {}, "<template>")
+    errors, warnings = own.errors + below.errors, own.warnings + below.warnings
+    if errors:
+        raise ConfigErrors(errors)
+    config = merge(own.config, below.config)
+    pool, slots = pool_of(config, defaults)
+    cluster = cluster_config(defaults, pool, slots)
+    config = merge(config, cluster)
     config.setdefault("name", default_name)
-    if "experiment_seed" not in config.setdefault("reproducibility", {}):
-        config["reproducibility"] = {"experiment_seed": experiment_seed}
-    _fill_pool(config, defaults)
+    config["resources"] = {**config.get("resources", {}), "resource_pool": pool}
+    config["reproducibility"] = {"experiment_seed": experiment_seed, **config.get("reproducibility", {})}
 
     timed = legacy.fill_times(config)
     warnings += timed.warnings
-    errors = list(timed.errors)
+    errors += timed.errors
     try:
         complete = ExperimentConfig.model_validate(timed.config)
     except ValidationError as error:
@@ -86,19 +87,14 @@ def resolve(
             [*from_pydantic(error, ExperimentConfig), *errors, *_required_anyway(config, unmanaged)]
         ) from None
     errors += _required_anyway(config, unmanaged)
-    space = hp.Nested()
-    try:
-        space = hp.parse(complete.hyperparameters)
-    except hp.HyperparameterErrors as error:
-        errors += [
-            ConfigError(path_of(("hyperparameters", *path)), message) for path, message in error.errors
-        ]
     errors += _between_keys(complete, defaults)
+    space = hp.parse(complete.hyperparameters)
     if not errors:
         errors += _search_errors(complete, space)
     if errors:
         raise ConfigErrors(errors)
-    return Resolved(complete, space, complete.model_dump(mode="json"), warnings + _advice(complete))
+    warnings += advice.on(complete, cluster)
+    return Resolved(complete, space, complete.model_dump(mode="json"), warnings)
 
 
 def restore(stored: Mapping[str, Any]) -> ExperimentConfig:
@@ -106,29 +102,41 @@ def restore(stored: Mapping[str, Any]) -> ExperimentConfig:
     return ExperimentConfig.model_validate(dict(stored))
 
 
-def _checked(config: Mapping[str, Any], root: str, warnings: list[str]) -> dict[str, Any]:
+def _checked(layer: Mapping[str, Any], root: str) -> legacy.Translation:
     """One layer in today's keys, its types checked, with nothing that it lacks held against it."""
-    translation = legacy.translate(write_out(dict(config)), root)
-    errors = list(translation.errors)
+    translation = legacy.translate(write_out(dict(layer)), root)
+    translation.warnings = [*legacy.old_kinds(layer, root), *translation.warnings]
     try:
         ExperimentConfig.model_validate(translation.config)
     except ValidationError as error:
-        errors += from_pydantic(error, ExperimentConfig, root, missing=False)
-    if errors:
-        raise ConfigErrors(errors)
-    warnings += translation.warnings
-    return translation.config
+        translation.errors += from_pydantic(error, ExperimentConfig, root, missing=False)
+    hyperparameters = translation.config.get("hyperparameters")
+    if isinstance(hyperparameters, dict):
+        try:
+            hp.parse(hyperparameters)
+        except hp.HyperparameterErrors as error:
+            translation.errors += [
+                ConfigError(path_of(("hyperparameters", *path), root), message)
+                for path, message in error.errors
+            ]
+        translation.warnings += advice.on_untyped(hyperparameters, root)
+    translation.errors += _repeated_names(translation.config.get("log_policies"), root)
+    return translation
 
 
-def _fill_pool(config: dict[str, Any], defaults: Mapping[str, Any]) -> None:
-    resources = config["resources"] = dict(config.get("resources") or {})
-    slots = resources.get("slots_per_trial", 1)
-    if not resources.get("resource_pool"):
-        kind = "compute" if slots else "aux"
-        resources["resource_pool"] = defaults.get(f"default_{kind}_resource_pool") or ""
-    pod = pod_spec(defaults, slots)
-    if pod is not None:
-        config["environment"] = merge(config.get("environment") or {}, {"pod_spec": pod}, ("environment",))
+def _repeated_names(policies: Any, root: str) -> list[ConfigError]:
+    if not isinstance(policies, list):
+        return []
+    names = [policy.get("name") if isinstance(policy, dict) else None for policy in policies]
+    return [
+        ConfigError(
+            path_of(("log_policies", i, "name"), root),
+            f"is {show(name)}, which log_policies[{names.index(name)}] is called already; "
+            "a name may stand once.",
+        )
+        for i, name in enumerate(names)
+        if isinstance(name, str) and names.index(name) < i
+    ]
 
 
 def _required_anyway(config: Mapping[str, Any], unmanaged: bool) -> list[ConfigError]:
@@ -165,7 +173,7 @@ def _between_keys(config: ExperimentConfig, defaults: Mapping[str, Any]) -> list
                 "(slots_per_trial).",
             )
         )
-    pools: Sequence[str] | None = defaults.get("resource_pools")
+    pools = defaults.get("pools")
     if pools is not None and resources.resource_pool not in pools:
         near = get_close_matches(resources.resource_pool, pools, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
@@ -176,9 +184,6 @@ def _between_keys(config: ExperimentConfig, defaults: Mapping[str, Any]) -> list
                 f"there are {', '.join(pools)}.{hint}",
             )
         )
-    names = [policy.name for policy in config.log_policies if policy.name is not None]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        errors.append(ConfigError("<config>.log_policies", f"the name {show(name)} stands twice."))
     return errors
 
 
@@ -228,18 +233,3 @@ def _search_errors(config: ExperimentConfig, space: hp.Nested) -> list[ConfigErr
             f"would start {at_once} trials at once; at most {MAX_TRIALS_AT_ONCE} may. Set a limit.",
         )
     ]
-
-
-def _advice(config: ExperimentConfig) -> list[str]:
-    if config.searcher.max_length is None or _is_trial_class(config.entrypoint):
-        return []
-    advice = (
-        "<config>.searcher.max_length: is deprecated; set the training length in code, as in "
-        "Trainer.fit(max_length=...). It still counts where the code sets none."
-    )
-    return [advice]
-
-
-def _is_trial_class(entrypoint: str | list[str] | None) -> bool:
-    """module:TrialClass has no code of its own that calls `Trainer.fit`: max_length is where its length stands."""
-    return isinstance(entrypoint, str) and re.fullmatch(r"[\w.]+:\w+", entrypoint.strip()) is not None

@@ -173,7 +173,12 @@ def test_submitted_goes_before_template_before_pool_before_cluster() -> None:
             "searcher": {"name": "random", "metric": "t", "max_trials": 3},
             "checkpoint_storage": {"save_trial_best": 9},
         },
-        pool_task_container_defaults={"environment_variables": ["A=pool"], "preemption_timeout": 5},
+        pools={
+            "": {
+                "task_container_defaults": {"environment_variables": ["A=pool"], "preemption_timeout": 5},
+                "default_priority": 41,
+            }
+        },
         task_container_defaults={
             "environment_variables": ["A=cluster"],
             "preemption_timeout": 6,
@@ -200,14 +205,15 @@ def test_submitted_goes_before_template_before_pool_before_cluster() -> None:
     assert config["environment"]["pod_spec"] is None
     assert config["preemption_timeout"] == 5
     assert [mount["container_path"] for mount in config["bind_mounts"]] == ["u", "c"]
-    assert config["resources"]["priority"] == 42
+    assert config["resources"]["priority"] == 41
+    assert config["resources"]["shm_size"] == 1
 
 
 def test_the_pool_is_the_clusters_default_and_must_exist() -> None:
     pools: Any = {
         "default_compute_resource_pool": "gpu",
         "default_aux_resource_pool": "cpu",
-        "resource_pools": ["gpu", "cpu"],
+        "pools": {"gpu": {}, "cpu": {}},
         "task_container_defaults": {"cpu_pod_spec": {"kind": "Pod"}},
     }
     assert run(SMALL, **pools).config.resources.resource_pool == "gpu"
@@ -275,9 +281,9 @@ def test_unmanaged_experiments_need_no_entrypoint() -> None:
         ({"workspace": "w"}, "project", "name both or neither"),
         ({"profiling": {"begin_on_batch": 5, "end_after_batch": 4}}, "profiling", "must not be less than begin_on_batch"),
         ({"retention_policy": {"log_retention_days": -2}}, "retention_policy.log_retention_days", "is -2"),
-        ({"log_policies": [{"pattern": "["}]}, "log_policies[0].pattern", "is not a regular expression"),
+        ({"log_policies": [{"pattern": "["}]}, "log_policies[0].pattern", "must be a regular expression (RE2): missing ]"),
         ({"log_policies": [{"pattern": "x"}]}, "log_policies[0]", "needs a pattern and an action"),
-        ({"log_policies": [{"name": "a", "pattern": "x"}, {"name": "a", "pattern": "y"}]}, "log_policies", "stands twice"),
+        ({"log_policies": [{"name": "a", "pattern": "x"}, {"name": "a", "pattern": "y"}]}, "log_policies[1].name", "log_policies[0] is called already"),
         ({"min_validation_period": {"batches": 1, "epochs": 1}}, "min_validation_period", "exactly one of"),
         ({"reproducibility": {"experiment_seed": -1}}, "reproducibility.experiment_seed", "is -1"),
         ({"entrypoint": []}, "entrypoint", "at least 1 item"),

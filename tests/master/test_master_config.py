@@ -1,0 +1,83 @@
+"""master.yaml: what it means, and what is said of what it cannot mean."""
+
+from pathlib import Path
+
+import pytest
+
+from detlab_master.config import MasterConfig, MasterConfigError, load
+
+
+def read(folder: Path, text: str) -> tuple[MasterConfig, list[str]]:
+    file = folder / "master.yaml"
+    file.write_text(text)
+    return load(file, environment={})
+
+
+def test_task_container_defaults_of_cluster_and_pools(tmp_path: Path) -> None:
+    config, warnings = read(
+        tmp_path,
+        """
+task_container_defaults:
+  image: {cpu: a, gpu: b}
+  environment_variables: [A=1]
+  devices: ["/dev/a:/dev/b"]
+  log_policies: [{pattern: x, action: {type: exclude_node}}]
+  startup_hook: echo hello
+resource_pools:
+  - pool_name: default
+    task_container_defaults: {shm_size_bytes: 5, work_dir: /w}
+""",
+    )
+    assert config.task_container_defaults.shm_size_bytes == 4 << 30
+    assert config.task_container_defaults.preemption_timeout == 3600
+    container = config.resource_pools[0].task_container_defaults
+    assert container is not None and container.given == {"shm_size_bytes": 5}
+    assert warnings == [
+        (
+            "task_container_defaults.startup_hook: has no effect: tasks run as processes of the agent, "
+            "and nothing runs before them"
+        ),
+        (
+            "resource_pools[0].task_container_defaults.work_dir: has no effect: tasks run as processes of the "
+            "agent, in a folder of their own"
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "task_container_defaults: {bind_mounts: [{host_path: a, container_path: b}]}",
+            'task_container_defaults.bind_mounts[0].host_path: is "a": must be an absolute path.',
+        ),
+        (
+            "task_container_defaults: {log_policies: [{name: x, pattern: '['}]}",
+            (
+                'task_container_defaults.log_policies[0].pattern: is "[": '
+                "must be a regular expression (RE2): missing ]: [."
+            ),
+        ),
+        (
+            "task_container_defaults: {devices: [nowhere]}",
+            (
+                'task_container_defaults.devices[0]: is "nowhere", but must be host_path:container_path or '
+                "host_path:container_path:mode, or an object."
+            ),
+        ),
+        (
+            "resource_pools: [{pool_name: default, task_container_defaults: {environment_variables: [=x]}}]",
+            (
+                "resource_pools[default].task_container_defaults.environment_variables[0]: "
+                'is "=x": must be NAME=VALUE, or NAME for the agent\'s own value.'
+            ),
+        ),
+        ("task_container_defaults: {imgae: x}", "task_container_defaults.imgae: no such key; did you mean"),
+    ],
+)
+def test_what_would_spoil_every_submission_stops_the_master(tmp_path: Path, text: str, line: str) -> None:
+    with pytest.raises(MasterConfigError) as caught:
+        read(tmp_path, text)
+    lines = [text.strip() for text in str(caught.value).splitlines()[1:]]
+    assert len(lines) == 1
+    assert lines[0].startswith(line)
