@@ -62,6 +62,7 @@ def experiment(id: int = 1, **changes: Any) -> records.Experiment:
         "forked_from": 7,
         "progress": 0.5,
         "error": "the searcher broke",
+        "gc_due": 2000.5,
     }
     return records.Experiment(id=id, **{**values, **changes})
 

@@ -115,7 +115,8 @@ class Experiment:
     archived: bool = False
     forked_from: int | None = None
     progress: float = 0.0  # 0..1
-    error: str = ""  # why the search itself failed, for people
+    error: str = ""  # for people: why the search itself failed, or why the experiment could not be deleted
+    gc_due: float | None = None  # since when its checkpoints wait to be looked through; None: they do not
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 Most writes put a whole row into one table. Those wait until the end, table by table, and go to the database as one
 statement for each table: of several `SaveTrial` with the same id only the last is written, and parents go before their
 children. That changes nothing of the outcome, because rows of different tables touch each other through foreign keys
-only. A write that looks at what is there (`ArchiveReports`, `ReplaceReport`, `DeleteExperiment`, `DeleteModel` and the like) has the
-waiting rows written first. Users,
-sessions, workspaces, projects, templates and models belong to nothing that waits and are written at once.
+only. A write that looks at what is there (`ArchiveReports`, `ReplaceReport`, `CollectionDone`, `Delete...`) has the
+waiting rows written first. Users, sessions, workspaces, projects, templates and models belong to nothing that waits and
+are written at once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.sql.elements import ColumnElement
 
 from detlab_master.store import records, tables
 from detlab_master.store.base import StoreConflict
@@ -24,6 +25,7 @@ from detlab_master.store.writes import (
     AppendLogs,
     AppendSearcherEvent,
     ArchiveReports,
+    CollectionDone,
     DeleteExperiment,
     DeleteModel,
     DeleteModelVersion,
@@ -32,6 +34,7 @@ from detlab_master.store.writes import (
     DeleteSessionsOf,
     DeleteTemplate,
     DeleteWorkspace,
+    DeleteTrial,
     InsertReport,
     ReplaceReport,
     SaveAllocation,
@@ -194,6 +197,17 @@ class Applier:
                 case DeleteExperiment(experiment_id):
                     self._flush(connection, waiting)
                     self._delete_experiment(connection, experiment_id)
+                case DeleteTrial(trial_id):
+                    self._flush(connection, waiting)
+                    self._delete_trials(connection, tables.trials.c.id == trial_id)
+                case CollectionDone(experiment_id, due):
+                    self._flush(connection, waiting)
+                    e = tables.experiments.c
+                    connection.execute(
+                        sa.update(tables.experiments)
+                        .where(e.id == experiment_id, e.gc_due == due)
+                        .values(gc_due=None)
+                    )
                 case DeleteModel(model_id):
                     self._flush(connection, waiting)
                     self._delete_model(connection, model_id)
@@ -216,31 +230,41 @@ class Applier:
             waiting.progress.clear()
 
     def _delete_experiment(self, connection: sa.Connection, experiment_id: int) -> None:
-        trials, tasks, allocations = tables.trials, tables.tasks, tables.allocations
-        of_it = sa.select(trials.c.id).where(trials.c.experiment_id == experiment_id)
-        its_tasks = sa.select(tasks.c.id).where(tasks.c.experiment_id == experiment_id)
-        its_allocations = sa.select(allocations.c.id).where(allocations.c.task_id.in_(its_tasks))
-        last_trial = connection.scalar(
-            sa.select(sa.func.max(trials.c.id)).where(trials.c.experiment_id == experiment_id)
-        )
-        for statement in (
-            sa.delete(tables.task_logs).where(tables.task_logs.c.task_id.in_(its_tasks)),
-            sa.delete(tables.sessions).where(tables.sessions.c.allocation_id.in_(its_allocations)),
-            sa.delete(tables.metric_reports).where(tables.metric_reports.c.trial_id.in_(of_it)),
-            sa.delete(tables.checkpoints).where(tables.checkpoints.c.trial_id.in_(of_it)),
-            sa.delete(allocations).where(allocations.c.task_id.in_(its_tasks)),
-            sa.delete(tasks).where(tasks.c.experiment_id == experiment_id),
-            sa.delete(trials).where(trials.c.experiment_id == experiment_id),
-            sa.delete(tables.searcher_events).where(tables.searcher_events.c.experiment_id == experiment_id),
-        ):
-            connection.execute(statement)
+        self._delete_trials(connection, tables.trials.c.experiment_id == experiment_id)
+        self._delete_tasks(connection, tables.tasks.c.experiment_id == experiment_id)
+        events = tables.searcher_events
+        connection.execute(sa.delete(events).where(events.c.experiment_id == experiment_id))
         deleted = connection.execute(
             sa.delete(tables.experiments).where(tables.experiments.c.id == experiment_id)
         )
         if deleted.rowcount:
             self._retire(connection, "experiment", experiment_id)
-        if last_trial is not None:
-            self._retire(connection, "trial", last_trial)
+
+    def _delete_trials(self, connection: sa.Connection, which: ColumnElement[bool]) -> None:
+        trials, reports, checkpoints = tables.trials, tables.metric_reports, tables.checkpoints
+        these = sa.select(trials.c.id).where(which)
+        last = connection.scalar(sa.select(sa.func.max(trials.c.id)).where(which))
+        if last is None:
+            return
+        self._delete_tasks(connection, tables.tasks.c.trial_id.in_(these))
+        connection.execute(sa.delete(reports).where(reports.c.trial_id.in_(these)))
+        connection.execute(sa.delete(checkpoints).where(checkpoints.c.trial_id.in_(these)))
+        connection.execute(sa.delete(trials).where(which))
+        self._retire(connection, "trial", last)
+
+    def _delete_tasks(self, connection: sa.Connection, which: ColumnElement[bool]) -> None:
+        tasks, allocations, logs, sessions = (
+            tables.tasks,
+            tables.allocations,
+            tables.task_logs,
+            tables.sessions,
+        )
+        these = sa.select(tasks.c.id).where(which)
+        runs = sa.select(allocations.c.id).where(allocations.c.task_id.in_(these))
+        connection.execute(sa.delete(logs).where(logs.c.task_id.in_(these)))
+        connection.execute(sa.delete(sessions).where(sessions.c.allocation_id.in_(runs)))
+        connection.execute(sa.delete(allocations).where(allocations.c.task_id.in_(these)))
+        connection.execute(sa.delete(tasks).where(which))
 
     def _delete_place(self, connection: sa.Connection, table: sa.Table, kind: str, id: int) -> None:
         if connection.execute(sa.delete(table).where(table.c.id == id)).rowcount:

@@ -155,6 +155,14 @@ class ExperimentReads(Protocol):
         """Those that are not terminal, by id: what a master that starts again takes up."""
         ...
 
+    def collections_due(self) -> list[int]:
+        """The ids of those with ``gc_due``, the longest waiting first."""
+        ...
+
+    def contexts(self) -> set[str]:
+        """``context_sha256`` of all experiments."""
+        ...
+
     def totals(self, experiment_ids: Sequence[int]) -> dict[int, ExperimentTotals]:
         """By id; those that do not exist are left out."""
         ...
@@ -213,6 +221,10 @@ class CheckpointReads(Protocol):
 
     def latest(self, trial_id: int) -> records.Checkpoint | None:
         """The COMPLETED one with the most steps_completed (the later report where equal)."""
+        ...
+
+    def warm_starts(self, experiment_id: int) -> set[str]:
+        """The uuids of those of the experiment that other trials than their own have started from."""
         ...
 
     def storage_id(self, config: records.Json) -> int:

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from detlab_master.core.states import CheckpointState
 from detlab_master.store import records
 from detlab_master.store.reading import Reader
-from detlab_master.store.rows import CHECKPOINTS
+from detlab_master.store.rows import CHECKPOINTS, TRIALS
 from detlab_master.store.tables import checkpoint_storages
 
 _c = CHECKPOINTS.c
@@ -59,6 +59,13 @@ class SqlCheckpoints:
 
     def latest(self, trial_id: int) -> records.Checkpoint | None:
         return self._reader.one(CHECKPOINTS, _LATEST, key=trial_id)
+
+    def warm_starts(self, experiment_id: int) -> set[str]:
+        t = TRIALS.c
+        used = sa.select(_c.uuid).where(
+            _c.experiment_id == experiment_id, t.warm_start_checkpoint == _c.uuid, t.id != _c.trial_id
+        )
+        return {row[0] for row in self._reader.rows(used)}
 
     def storage_id(self, config: records.Json) -> int:
         digest = storage_digest(config)

@@ -65,6 +65,13 @@ class SqlExperiments:
         states = [state for state in ExperimentState if not state.terminal]
         return self._reader.all(EXPERIMENTS, EXPERIMENTS.select().where(_e.state.in_(states)).order_by(_e.id))
 
+    def collections_due(self) -> list[int]:
+        due = sa.select(_e.id).where(_e.gc_due.is_not(None)).order_by(_e.gc_due, _e.id)
+        return [row[0] for row in self._reader.rows(due)]
+
+    def contexts(self) -> set[str]:
+        return {row[0] for row in self._reader.rows(sa.select(_e.context_sha256).distinct())}
+
     def totals(self, experiment_ids: Sequence[int]) -> dict[int, ExperimentTotals]:
         trial_ids: dict[int, list[int]] = {}
         t = TRIALS.c

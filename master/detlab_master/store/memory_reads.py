@@ -181,6 +181,15 @@ class MemoryExperiments(_Reads):
         states = [state for state in ExperimentState if not state.terminal]
         return self.find(ExperimentFilter(states=states), Page())[0]
 
+    def collections_due(self) -> list[int]:
+        with self._lock:
+            due = [(one.gc_due, one.id) for one in self._data.experiments.values() if one.gc_due is not None]
+        return [id for _, id in sorted(due)]
+
+    def contexts(self) -> set[str]:
+        with self._lock:
+            return {one.context_sha256 for one in self._data.experiments.values()}
+
     def totals(self, experiment_ids: Sequence[int]) -> dict[int, ExperimentTotals]:
         with self._lock:
             return {id: self._totals(id) for id in experiment_ids if id in self._data.experiments}
@@ -307,6 +316,18 @@ class MemoryCheckpoints(_Reads):
     def latest(self, trial_id: int) -> records.Checkpoint | None:
         completed = self.find(trial_id=trial_id, states=[CheckpointState.COMPLETED])
         return completed[-1] if completed else None
+
+    def warm_starts(self, experiment_id: int) -> set[str]:
+        with self._lock:
+            starts = [(trial.warm_start_checkpoint, trial.id) for trial in self._data.trials.values()]
+            return {
+                uuid
+                for uuid, trial_id in starts
+                if uuid is not None
+                and (one := self._data.checkpoints.get(uuid)) is not None
+                and one.experiment_id == experiment_id
+                and one.trial_id != trial_id
+            }
 
     def storage_id(self, config: records.Json) -> int:
         with self._lock:

@@ -16,6 +16,7 @@ from detlab_master.store.writes import (
     AppendLogs,
     AppendSearcherEvent,
     ArchiveReports,
+    CollectionDone,
     DeleteExperiment,
     DeleteModel,
     DeleteModelVersion,
@@ -24,6 +25,7 @@ from detlab_master.store.writes import (
     DeleteSessionsOf,
     DeleteTemplate,
     DeleteWorkspace,
+    DeleteTrial,
     InsertReport,
     ReplaceReport,
     SaveAllocation,
@@ -104,6 +106,13 @@ def apply(data: Data, journal: Journal, write: Write) -> None:
             if experiment_id in data.experiments:
                 changed = replace(data.experiments[experiment_id], progress=progress)
                 journal.put(data.experiments, experiment_id, changed)
+        case CollectionDone(experiment_id, due):
+            waiting = data.experiments.get(experiment_id)
+            if waiting is not None and waiting.gc_due == due:
+                journal.put(data.experiments, experiment_id, replace(waiting, gc_due=None))
+        case DeleteTrial(trial_id):
+            if trial_id in data.trials:
+                _delete_trial(data, journal, data.trials[trial_id])
         case DeleteExperiment(experiment_id):
             _delete_experiment(data, journal, experiment_id)
         case SaveTask(task):
@@ -259,33 +268,44 @@ def _retire(data: Data, journal: Journal, kind: str, id: int) -> None:
 def _delete_experiment(data: Data, journal: Journal, experiment_id: int) -> None:
     if experiment_id not in data.experiments:
         return
-    for version in data.versions.values():
-        if data.checkpoints[version.checkpoint_uuid].experiment_id == experiment_id:
-            raise StoreConflict(
-                f"experiment {experiment_id} has a checkpoint in the model registry: {version.checkpoint_uuid}"
-            )
-    for trial_id in data.trials_of.get(experiment_id, {}):
-        for report in data.reports.get(trial_id, {}).values():
-            journal.drop(data.live, (trial_id, report.group, report.steps_completed))
-        journal.drop(data.reports, trial_id)
-        for checkpoint in data.checkpoints_of.get(trial_id, {}):
-            journal.drop(data.checkpoints, checkpoint)
-        journal.drop(data.checkpoints_of, trial_id)
-        journal.drop(data.trials, trial_id)
-        _retire(data, journal, "trial", trial_id)
+    for trial_id in list(data.trials_of.get(experiment_id, {})):
+        _delete_trial(data, journal, data.trials[trial_id])
     journal.drop(data.trials_of, experiment_id)
     for task in [task for task in data.tasks.values() if task.experiment_id == experiment_id]:
-        for line in data.logs.get(task.id, {}).values():
-            if line.offset is not None:
-                journal.drop(data.shipped, (line.container_id, line.offset))
-        journal.drop(data.logs, task.id)
-        allocation_ids = set(data.allocations_of.get(task.id, {}))
-        _drop_sessions(data, journal, allocation_ids)
-        for allocation_id in allocation_ids:
-            journal.drop(data.allocations, allocation_id)
-            journal.drop(data.open, allocation_id)
-        journal.drop(data.allocations_of, task.id)
-        journal.drop(data.tasks, task.id)
+        _delete_task(data, journal, task)
     journal.drop(data.events, experiment_id)
     journal.drop(data.experiments, experiment_id)
     _retire(data, journal, "experiment", experiment_id)
+
+
+def _delete_trial(data: Data, journal: Journal, trial: records.Trial) -> None:
+    for version in data.versions.values():
+        if data.checkpoints[version.checkpoint_uuid].trial_id == trial.id:
+            raise StoreConflict(
+                f"trial {trial.id} has a checkpoint in the model registry: {version.checkpoint_uuid}"
+            )
+    for report in data.reports.get(trial.id, {}).values():
+        journal.drop(data.live, (trial.id, report.group, report.steps_completed))
+    journal.drop(data.reports, trial.id)
+    for checkpoint in data.checkpoints_of.get(trial.id, {}):
+        journal.drop(data.checkpoints, checkpoint)
+    journal.drop(data.checkpoints_of, trial.id)
+    for task in [task for task in data.tasks.values() if task.trial_id == trial.id]:
+        _delete_task(data, journal, task)
+    journal.drop(data.trials, trial.id)
+    journal.drop(data.trials_of[trial.experiment_id], trial.id)
+    _retire(data, journal, "trial", trial.id)
+
+
+def _delete_task(data: Data, journal: Journal, task: records.Task) -> None:
+    for line in data.logs.get(task.id, {}).values():
+        if line.offset is not None:
+            journal.drop(data.shipped, (line.container_id, line.offset))
+    journal.drop(data.logs, task.id)
+    allocation_ids = set(data.allocations_of.get(task.id, {}))
+    _drop_sessions(data, journal, allocation_ids)
+    for allocation_id in allocation_ids:
+        journal.drop(data.allocations, allocation_id)
+        journal.drop(data.open, allocation_id)
+    journal.drop(data.allocations_of, task.id)
+    journal.drop(data.tasks, task.id)

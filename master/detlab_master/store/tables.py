@@ -159,6 +159,7 @@ experiments = sa.Table(
     sa.Column("forked_from", INT),
     sa.Column("progress", sa.Double, nullable=False),
     sa.Column("error", TEXT, nullable=False),
+    sa.Column("gc_due", sa.Double),
     # What filters look into: str.casefold() of the two, as databases disagree on letters beyond ASCII.
     sa.Column("folded_name", TEXT, nullable=False),
     sa.Column("folded_description", TEXT, nullable=False),
@@ -182,7 +183,7 @@ tasks = sa.Table(
     sa.Column("start_time", sa.Double, nullable=False),
     sa.Column("end_time", sa.Double),
     sa.Column("experiment_id", INT, sa.ForeignKey(experiments.c.id), index=True),
-    sa.Column("trial_id", INT),
+    sa.Column("trial_id", INT, index=True),
     sa.Column("config", JSON, nullable=False),
     sa.Column("address", TEXT, nullable=False),
 )
@@ -204,7 +205,7 @@ trials = sa.Table(
     sa.Column("allocation_id", TEXT),
     sa.Column("stopped_by_searcher", sa.Boolean, nullable=False),
     sa.Column("early_exit_reason", TEXT),
-    sa.Column("warm_start_checkpoint", TEXT),
+    sa.Column("warm_start_checkpoint", TEXT, index=True),
     sa.Column("progress", sa.Double, nullable=False),
     sa.Column("runner_state", TEXT, nullable=False),
     sa.Column("total_batches", INT, nullable=False),

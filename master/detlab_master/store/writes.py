@@ -101,8 +101,27 @@ class SetProgress:
 
 
 @dataclass(frozen=True)
+class CollectionDone:
+    """An experiment's checkpoints were looked through; nothing happens where its ``gc_due`` is another by now."""
+
+    experiment_id: int
+    gc_due: float
+
+
+@dataclass(frozen=True)
 class SaveTrial:
     trial: records.Trial
+
+
+@dataclass(frozen=True)
+class DeleteTrial:
+    """With its task and its allocations, their sessions and logs, its metrics and its checkpoints' records.
+
+    So a large experiment goes piece by piece, and nobody waits for all of it. Fails the transaction when one of its
+    checkpoints is in the model registry.
+    """
+
+    trial_id: int
 
 
 @dataclass(frozen=True)
@@ -205,7 +224,9 @@ Write = (
     | SaveExperiment
     | DeleteExperiment
     | SetProgress
+    | CollectionDone
     | SaveTrial
+    | DeleteTrial
     | SaveTask
     | SaveAllocation
     | AppendSearcherEvent

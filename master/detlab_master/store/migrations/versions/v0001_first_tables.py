@@ -150,6 +150,7 @@ def _create_experiments() -> None:
         sa.Column("forked_from", INT),
         required("progress", sa.Double()),
         required("error", TEXT),
+        sa.Column("gc_due", sa.Double()),
         required("folded_name", TEXT),
         required("folded_description", TEXT),
         sa.PrimaryKeyConstraint("id", name="pk_experiments"),
@@ -188,6 +189,7 @@ def _create_trials() -> None:
         ),
     )
     op.create_index("ix_tasks_experiment_id", "tasks", ["experiment_id"])
+    op.create_index("ix_tasks_trial_id", "tasks", ["trial_id"])
     op.create_table(
         "trials",
         sa.Column("id", INT, autoincrement=False, nullable=False),
@@ -219,6 +221,7 @@ def _create_trials() -> None:
         ),
     )
     op.create_index("ix_trials_experiment_id", "trials", ["experiment_id"])
+    op.create_index("ix_trials_warm_start_checkpoint", "trials", ["warm_start_checkpoint"])
     op.create_table(
         "allocations",
         required("id", TEXT),
