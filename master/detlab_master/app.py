@@ -30,6 +30,7 @@ from detlab_master.engine.experiments import ExperimentService
 from detlab_master.engine.identity import Identity
 from detlab_master.engine.launch import Launcher
 from detlab_master.engine.logs import LogService
+from detlab_master.engine.previews import Previews
 from detlab_master.engine.registry import ModelRegistry
 from detlab_master.engine.servers import ServerService
 from detlab_master.engine.services import Services
@@ -111,14 +112,11 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
     registry = ModelRegistry(store, ids)
     priorities = {pool.pool_name: _pool(config, pool).default_priority for pool in config.resource_pools}
     defaults = config.task_container_defaults
-    submissions = Submissions(
-        store,
-        agents,
-        ClusterDefaults(
-            config=_experiment_defaults(config, folder),
-            reject_impossible=config.launch_error,
-        ),
+    cluster_defaults = ClusterDefaults(
+        config=_experiment_defaults(config, folder),
+        reject_impossible=config.launch_error,
     )
+    submissions = Submissions(store, agents, cluster_defaults)
     experiments = ExperimentService(
         store=store,
         ids=ids,
@@ -150,6 +148,7 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         identity=identity,
         experiments=experiments,
         checkpoints=CheckpointService(store=store, files=files, registry=registry),
+        previews=Previews(cluster_defaults),
         deletion=ExperimentDeletion(
             store=store, files=files, registry=registry, shown_state=experiments.shown_state
         ),

@@ -319,6 +319,21 @@ def test_wrong_configuration(official: Official, tmp_path: Path) -> None:
     assert "slots_per_trial" in refused.err
 
 
+def test_preview_search(official: Official, tmp_path: Path) -> None:
+    config = tmp_path / "search.yaml"
+    search = {"metric": "loss", "max_trials": 9, "num_rungs": 1, "time_metric": "batches", "max_time": 640}
+    for searcher, row in (
+        ({"name": "async_halving", **search}, r"9 \| train for 640 batches"),
+        ({"name": "random", "metric": "loss", "max_trials": 8}, r"8 \| train to completion"),
+    ):
+        config.write_text(yaml.safe_dump({"searcher": searcher}))
+        said = official.det("preview-search", config)
+        assert f"\nname: {searcher['name']}\n" in said.out
+        assert re.search(rf"^ +{row}$", said.out, re.MULTILINE), said.out
+    config.write_text("searcher: {name: rando, metric: loss}")
+    assert "Did you mean 'random'?" in official.det("preview-search", config, code=1).err
+
+
 def test_a_command_for_which_there_is_no_route(official: Official) -> None:
     said = official.det("dev", "curl", "/api/v1/nowhere", "-s")
     assert "there is no GET /api/v1/nowhere" in said.json["error"]["error"]

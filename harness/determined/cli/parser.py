@@ -31,7 +31,7 @@ DET_PASS or DET_USER_TOKEN, else the last `det user login`. `det <command> --hel
 
 
 def build() -> argparse.ArgumentParser:
-    from determined.cli import checkpoint, cluster, experiment, model, trial, user
+    from determined.cli import checkpoint, cluster, experiment, model, preview, trial, user
 
     parser = argparse.ArgumentParser(
         prog="det",
@@ -50,6 +50,7 @@ def build() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(title="commands", metavar="<command>", prog="det")
     experiment.register(commands)
+    preview.register(commands)
     trial.register(commands)
     checkpoint.register(commands)
     model.register(commands)

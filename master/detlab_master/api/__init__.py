@@ -21,6 +21,7 @@ from detlab_master.api import (
     auth,
     checkpoints,
     cluster,
+    configurations,
     experiments,
     hub,
     logs,
@@ -89,6 +90,7 @@ ROUTES: tuple[Route, ...] = (
     Route(V1 + "/users/{user_id}", users.OneUser),
     Route(V1 + "/agents", cluster.Agents),
     Route(V1 + "/resource-pools", cluster.ResourcePools),
+    Route(V1 + "/preview-hp-search", configurations.PreviewSearch),
     Route(V1 + "/experiments", experiments.Experiments),
     Route(_EXPERIMENT, experiments.OneExperiment),
     *(

@@ -18,6 +18,7 @@ from detlab_master.engine.deletion import ExperimentDeletion
 from detlab_master.engine.experiments import ExperimentService
 from detlab_master.engine.identity import Identity
 from detlab_master.engine.logs import LogService
+from detlab_master.engine.previews import Previews
 from detlab_master.engine.registry import ModelRegistry
 from detlab_master.engine.servers import ServerService
 from detlab_master.resources.agents import Agents
@@ -35,6 +36,7 @@ class Services:
     experiments: ExperimentService
     checkpoints: CheckpointService
     deletion: ExperimentDeletion
+    previews: Previews
     allocations: AllocationService
     servers: ServerService
     registry: ModelRegistry

@@ -1,7 +1,7 @@
 """Experiment configurations: reading, checking, merging, and the keys of older releases."""
 
 from detlab_master.core.expconf.errors import ConfigError, ConfigErrors
-from detlab_master.core.expconf.parse import parse_experiment_config, parse_yaml
+from detlab_master.core.expconf.parse import parse_experiment_config, parse_object, parse_yaml
 from detlab_master.core.expconf.schema import ExperimentConfig
 from detlab_master.core.expconf.validate import Resolved, resolve, restore
 
@@ -11,6 +11,7 @@ __all__ = [
     "ExperimentConfig",
     "Resolved",
     "parse_experiment_config",
+    "parse_object",
     "parse_yaml",
     "resolve",
     "restore",

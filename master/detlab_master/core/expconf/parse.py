@@ -6,7 +6,7 @@ strings.
 
 import math
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 import yaml
@@ -43,6 +43,32 @@ def parse_yaml(text: str, root: str = "<config>") -> dict[str, Any]:
         what = "is empty" if value is None else f"is a {_kind(value)}"
         raise ConfigErrors([ConfigError(root, f"{what}, but must be an object (keys and values).")])
     return value
+
+
+def parse_object(value: Mapping[str, Any], root: str = "<config>") -> dict[str, Any]:
+    """A configuration that came as JSON, within the same limits as one that came as YAML. Raises ConfigErrors."""
+    here: list[Any] = [value]
+    left = MAX_VALUES
+    for _ in range(MAX_DEPTH):
+        left -= len(here)
+        below = [item for v in here for item in _inside(v)]
+        if len(below) > left:
+            raise ConfigErrors([ConfigError(root, f"holds more than {MAX_VALUES} values")])
+        for item in below:
+            if isinstance(item, int) and not -(2**63) <= item < 2**63:
+                raise ConfigErrors([ConfigError(root, f"the number {item} does not fit in 64 bits")])
+            if isinstance(item, float) and not math.isfinite(item):
+                raise ConfigErrors([ConfigError(root, f"{item} is not a finite number")])
+        if not below:
+            return dict(value)
+        here = below
+    raise ConfigErrors([ConfigError(root, f"nested more than {MAX_DEPTH} deep")])
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _marked(error: yaml.MarkedYAMLError) -> str:

@@ -38,13 +38,16 @@ def _method(config: SearcherConfig, space: Nested) -> Method:
         case GridConfig():
             return GridSearch(space, config.max_concurrent_trials)
         case AsyncHalvingConfig():
-            bracket = Bracket(config.num_rungs, config.max_trials, config.max_concurrent_trials)
+            (bracket,) = planned_brackets(config)
             return _async_halving(config, bracket)
         case AdaptiveAshaConfig():
-            return Tournament([_async_halving(config, bracket) for bracket in _brackets(config)])
+            return Tournament([_async_halving(config, bracket) for bracket in planned_brackets(config)])
 
 
-def _brackets(config: AdaptiveAshaConfig) -> list[Bracket]:
+def planned_brackets(config: AsyncHalvingConfig | AdaptiveAshaConfig) -> list[Bracket]:
+    """The brackets of a halving search, most rungs first."""
+    if isinstance(config, AsyncHalvingConfig):
+        return [Bracket(config.num_rungs, config.max_trials, config.max_concurrent_trials)]
     _, max_time = _time(config)
     rungs = config.bracket_rungs or bracket_rungs(
         max_time, config.max_trials, config.divisor, config.max_rungs, config.mode

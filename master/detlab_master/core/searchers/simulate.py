@@ -1,7 +1,8 @@
 """A search played through against a model of training: what trials it makes, and how long each trains."""
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -74,6 +75,7 @@ def simulate(
     length: int,
     time_metric: str = "batches",
     period: int = 1,
+    reports: Sequence[int] = (),
     rng: Generator | None = None,
 ) -> Simulation:
     """Play a fresh searcher through.
@@ -85,6 +87,7 @@ def simulate(
         length: units after which a trial ends by itself.
         time_metric: name of the metric that counts the units.
         period: units between two validations.
+        reports: units at which trials validate, ascending, where that is not every `period`.
         rng: chooses whose turn it is; without one, open trials take turns in order of creation.
     """
     play = _Play(searcher)
@@ -93,7 +96,8 @@ def simulate(
     while play.open:
         turn = rng.randint(0, len(play.open) - 1) if rng else turn % len(play.open)
         trial = play.open[turn]
-        trial.length = min(trial.length + period, length)
+        at = bisect_right(reports, trial.length)
+        trial.length = min(reports[at] if at < len(reports) else trial.length + period, length)
         metrics = {metric: model(trial.hparams, trial.length), time_metric: trial.length}
         play.step(Validated(trial.request_id, metrics))
         if trial.stopped or trial.length >= length:
