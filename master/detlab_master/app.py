@@ -29,6 +29,7 @@ from detlab_master.engine.experiment_inbox import Pools
 from detlab_master.engine.experiments import ExperimentService
 from detlab_master.engine.identity import Identity
 from detlab_master.engine.launch import Launcher
+from detlab_master.engine.log_policies import LogPolicies
 from detlab_master.engine.logs import LogService
 from detlab_master.engine.previews import Previews
 from detlab_master.engine.registry import ModelRegistry
@@ -123,6 +124,7 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         allocations=allocations,
         resources=agents,
         pools=Pools(priorities.__getitem__, defaults.preemption_timeout),
+        logs=logs,
         submissions=submissions,
     )
     master_url = config.task_master_url or f"http://{_reachable(config.bind_ip)}:{config.port}"
@@ -131,6 +133,7 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
     allocations.wire(agents, launcher.spec)
     allocations.owned_by(TaskType.TRIAL, experiments.allocation_ended)
     allocations.on_end(identity.forget_allocation)
+    logs.read_by(LogPolicies(store, allocations, experiments).read)
     servers = ServerService(
         store=store,
         ids=ids,

@@ -90,6 +90,10 @@ def trial(id: int = 1, experiment_id: int = 1, **changes: Any) -> records.Trial:
         "best_validation": {"end_time": 4.0, "total_batches": 2, "metrics": {"loss": 0.5}},
         "searcher_metric": 0.5,
         "metadata": {"note": "x"},
+        "log_policy_matched": "CUDA OOM",
+        "retries_canceled": True,
+        "excluded_agents": ("agent-1", "agent-2"),
+        "log_retention_days": -1,
     }
     return records.Trial(id=id, experiment_id=experiment_id, **{**values, **changes})
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ class Place:
 
 
 @contextmanager
-def running_place(slots: int) -> Iterator[Place]:
+def running_place(slots: int, **options: Any) -> Iterator[Place]:
     # Not below pytest's own temporary folder, which is closed to all but its owner: here, file modes alone must
     # keep users apart.
     folder = Path(tempfile.mkdtemp(prefix="detlab-e2e-"))
@@ -61,7 +62,7 @@ def running_place(slots: int) -> Iterator[Place]:
     side.mkdir()
     side.chmod(0o1777)  # trials run under accounts of their own
     try:
-        with cluster(folder, slots=slots) as started:
+        with cluster(folder, slots=slots, **options) as started:
             yield Place(started, side)
     finally:
         shutil.rmtree(folder)

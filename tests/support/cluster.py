@@ -55,6 +55,7 @@ class Cluster:
     port: int = field(default_factory=free_port)
     master: subprocess.Popen[bytes] | None = None
     agent: subprocess.Popen[bytes] | None = None
+    more_agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _tokens: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -95,10 +96,21 @@ class Cluster:
         wait_for(answers, "the master answers")
 
     def start_agent(self) -> None:
-        arguments = ["--master-url", self.url, "--slots", str(self.slots), "--agent-id", "agent-1"]
-        arguments += ["--data-dir", str(self.folder / "agent")]
+        self.agent = self._spawn_agent("agent-1", self.folder / "agent", self.slots)
+
+    def add_agent(self, agent_id: str, slots: int) -> None:
+        """One more agent, which runs until the end; done when it is connected."""
+        self.more_agents.append(self._spawn_agent(agent_id, self.folder / agent_id, slots))
+        wait_for(
+            lambda: agent_id in [a["id"] for a in self.get("/api/v1/agents", user="admin")["agents"]],
+            f"{agent_id} is connected",
+        )
+
+    def _spawn_agent(self, agent_id: str, folder: Path, slots: int) -> subprocess.Popen[bytes]:
+        arguments = ["--master-url", self.url, "--slots", str(slots), "--agent-id", agent_id]
+        arguments += ["--data-dir", str(folder)]
         arguments += ["--token-file", str(self.master_folder / "agent-token")]
-        self.agent = self._spawn("detlab_agent", arguments)
+        return self._spawn("detlab_agent", arguments)
 
     def wait_for_agent(self) -> None:
         def connected() -> bool:
@@ -151,20 +163,22 @@ class Cluster:
         return found
 
     def _own_pids(self) -> set[int]:
-        return {process.pid for process in (self.master, self.agent) if process is not None}
+        return {process.pid for process in self._processes()}
+
+    def _processes(self) -> list[subprocess.Popen[bytes]]:
+        return [p for p in (self.master, self.agent, *self.more_agents) if p is not None]
 
     def stop(self) -> None:
         """End everything; nothing of this cluster is left running."""
-        for process in (self.master, self.agent):
-            if process is not None and process.poll() is None:
+        for process in self._processes():
+            if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-        for process in (self.master, self.agent):
-            if process is not None:
-                try:
-                    process.wait(20)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+        for process in self._processes():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
         for left in self.task_processes():
             try:
                 left.kill()

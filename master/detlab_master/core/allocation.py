@@ -25,6 +25,7 @@ KILL_GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 # Kinds of failure, as agents report them: the task's own exit code, our kill; every other kind is the system's.
 TASK_FAILED = "container_failed"
 KILLED_BY_US = "container_aborted"
+UNPLACEABLE = "unplaceable"  # ours: no agent of the pool may run it
 
 
 # Events
@@ -35,6 +36,13 @@ class Granted:
     """The scheduler gave slots: one container for each agent."""
 
     containers: tuple[Container, ...]
+
+
+@dataclass(frozen=True)
+class Unplaceable:
+    """No agent that the pool knows may ever run what is queued."""
+
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,7 @@ class KillRequested:
 
 Event = (
     Granted
+    | Unplaceable
     | ContainerMoved
     | AgentLost
     | BecameReady
@@ -149,6 +158,10 @@ def step(allocation: Allocation, event: Event, now: float) -> tuple[Allocation, 
     match event:
         case Granted(containers):
             return _granted(allocation, containers, now)
+        case Unplaceable(reason):
+            if allocation.containers:
+                return allocation, []
+            return _end(replace(allocation, failure=UNPLACEABLE, exit_reason=reason), now)
         case ContainerMoved():
             return _container_moved(allocation, event, now)
         case AgentLost(agent_id):

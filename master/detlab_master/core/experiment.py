@@ -28,6 +28,7 @@ from detlab_master.core.experiment_events import (
     KeepProgress,
     KeepTrial,
     Killed,
+    LogPolicyMatched,
     Paused,
     RecordSearcherEvent,
     Reported,
@@ -120,6 +121,8 @@ class ExperimentMachine:
                 return self._progressed(trial_id, progress)
             case EarlyExitReported(trial_id, reason):
                 return self._trial(trial_id, trials.EarlyExitReported(reason), ids, now)
+            case LogPolicyMatched(trial_id, match):
+                return self._trial(trial_id, trials.LogPolicyMatched(match), ids, now)
             case RunnerStateReported(trial_id, state):
                 return [self._keep(replace(self.trials[trial_id], runner_state=state))]
             case AllocationEnded(trial_id, allocation):

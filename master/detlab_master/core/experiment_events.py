@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from detlab_master.core import log_policies
 from detlab_master.core import trial as trials
 from detlab_master.core.records import Allocation, Experiment, Json, SearcherEvent, Trial
 
@@ -61,6 +62,12 @@ class EarlyExitReported:
 
 
 @dataclass(frozen=True)
+class LogPolicyMatched:
+    trial_id: int
+    match: log_policies.Match
+
+
+@dataclass(frozen=True)
 class RunnerStateReported:
     trial_id: int
     state: str
@@ -89,6 +96,7 @@ Event = (
     | Reported
     | TrialProgressed
     | EarlyExitReported
+    | LogPolicyMatched
     | RunnerStateReported
     | AllocationEnded
     | Edited

@@ -144,6 +144,10 @@ class Trial:
     best_validation: Json | None = None  # the same, best by searcher metric
     searcher_metric: float | None = None  # value of best_validation
     metadata: Json = field(default_factory=dict)
+    log_policy_matched: str | None = None  # name of the policy that matched last
+    retries_canceled: bool = False  # by a log policy: the next failure is the last
+    excluded_agents: tuple[str, ...] = ()  # on which, by log policies, the trial runs no more
+    log_retention_days: int | None = None  # of its own; None: as its experiment says; -1: for ever
 
 
 @dataclass(frozen=True)

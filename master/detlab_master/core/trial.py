@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from detlab_master.core import transitions
-from detlab_master.core.allocation import KILLED_BY_US, TASK_FAILED
+from detlab_master.core import log_policies, transitions
+from detlab_master.core.allocation import KILLED_BY_US, TASK_FAILED, UNPLACEABLE
 from detlab_master.core.records import Allocation, Trial
 from detlab_master.core.states import TrialState as S
 
@@ -50,11 +50,25 @@ class EarlyExitReported:
 
 
 @dataclass(frozen=True)
+class LogPolicyMatched:
+    match: log_policies.Match
+
+
+@dataclass(frozen=True)
 class AllocationEnded:
     allocation: Allocation
 
 
-Event = Activated | Paused | Canceled | Killed | StoppedBySearcher | EarlyExitReported | AllocationEnded
+Event = (
+    Activated
+    | Paused
+    | Canceled
+    | Killed
+    | StoppedBySearcher
+    | EarlyExitReported
+    | LogPolicyMatched
+    | AllocationEnded
+)
 
 
 # Effects
@@ -108,7 +122,7 @@ def outcome(trial: Trial, ended: Allocation) -> Outcome:
         return Outcome.COMPLETED
     if trial.stopped_by_searcher:
         return Outcome.ERROR if task_failed else Outcome.COMPLETED
-    if ended.failure == "user_mismatch":
+    if ended.failure in ("user_mismatch", UNPLACEABLE):
         return Outcome.ERROR  # no other try can help
     if system_failed:
         return Outcome.RESCHEDULE
@@ -134,6 +148,8 @@ def step(trial: Trial, event: Event, *, max_restarts: int, now: float) -> tuple[
         The trial after the event, and what is to be done. An event that has no meaning in the trial's state (a pause
         of one that is stopping, the end of an allocation that it no longer waits for) changes nothing.
     """
+    if isinstance(event, LogPolicyMatched):
+        return _log_matched(trial, event.match), []
     if trial.state.terminal:
         return trial, []
     match event:
@@ -186,11 +202,22 @@ def _allocation_ended(
         case Outcome.ERROR:
             return _close(trial, S.ERROR, now), []
         case Outcome.RESTART:
-            if trial.restarts >= max_restarts:
+            if trial.retries_canceled or trial.restarts >= max_restarts:
                 return _close(trial, S.ERROR, now), []
             return _run_if_free(replace(trial, restarts=trial.restarts + 1))
         case Outcome.RESCHEDULE:
             return _run_if_free(trial)
+
+
+def _log_matched(trial: Trial, match: log_policies.Match) -> Trial:
+    """A trial that has ended is labelled all the same: its last lines may come late."""
+    policy, agent = match.policy, match.agent_id
+    trial = replace(trial, log_policy_matched=policy.name or trial.log_policy_matched)
+    if policy.action == log_policies.CANCEL_RETRIES:
+        return replace(trial, retries_canceled=True)
+    if policy.action == log_policies.EXCLUDE_NODE and agent and agent not in trial.excluded_agents:
+        return replace(trial, excluded_agents=(*trial.excluded_agents, agent))
+    return trial
 
 
 def _run_if_free(trial: Trial) -> tuple[Trial, list[Effect]]:

@@ -94,6 +94,10 @@ class AllocationService:
         """An allocation that has not ended."""
         return self._open.get(allocation_id)
 
+    def task_of(self, allocation_id: str) -> Task | None:
+        """The task of an allocation that has not ended."""
+        return self._tasks.get(allocation_id)
+
     def most_advanced(self, job_id: str) -> AllocationState | None:
         """The state that a job is shown in; None when nothing of it is queued or runs."""
         states = [self._open[allocation_id].state for allocation_id in self._of_job.get(job_id, ())]
@@ -198,6 +202,9 @@ class AllocationService:
     def granted(self, allocation_id: str, containers: tuple[Container, ...]) -> None:
         self.insist(allocation_id, core.Granted(containers))
 
+    def unplaceable(self, allocation_id: str, reason: str) -> None:
+        self.insist(allocation_id, core.Unplaceable(reason))
+
     def preempt(self, allocation_id: str, reason: str) -> None:
         self.insist(allocation_id, core.PreemptionRequested(reason))
 
@@ -292,7 +299,7 @@ class AllocationService:
         if text is not None:
             failed = after.state is AllocationState.TERMINATED and after.failure is not None
             level = "LOG_LEVEL_ERROR" if failed else "LOG_LEVEL_INFO"
-            plan.writes.append(AppendLogs((self._logs.say(after, text, level=level),)))
+            plan.writes.append(AppendLogs((self._logs.say(after.task_id, after.id, text, level=level),)))
             plan.effects.append(lambda: self._logs.kept(after.task_id))
 
     # Effects

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from detlab_master.core import allocation as allocation_core
-from detlab_master.core import expconf, hyperparameters, metrics, trial
+from detlab_master.core import expconf, hyperparameters, log_policies, metrics, trial
 from detlab_master.core import experiment_events as core
 from detlab_master.core.errors import Invalid, NotFound
 from detlab_master.core.experiment import ExperimentMachine
@@ -19,6 +19,7 @@ from detlab_master.core.states import AllocationState, TaskType
 from detlab_master.engine import clock
 from detlab_master.engine.allocations import AllocationService
 from detlab_master.engine.inbox import FlushFirst, Plan
+from detlab_master.engine.logs import LogService
 from detlab_master.store import writes
 from detlab_master.store.base import Page, Store
 
@@ -38,7 +39,16 @@ class CheckpointReported:
     checkpoint: Checkpoint
 
 
-Event = core.Event | Created | MetricsReported | CheckpointReported
+@dataclass(frozen=True)
+class LogsMatched:
+    """Lines of a trial's run match log policies."""
+
+    trial_id: int
+    allocation_id: str
+    matches: tuple[log_policies.Match, ...]
+
+
+Event = core.Event | Created | MetricsReported | CheckpointReported | LogsMatched
 
 
 @dataclass(frozen=True)
@@ -65,15 +75,18 @@ class ExperimentAtWork:
         ids: clock.Ids,
         allocations: AllocationService,
         pools: Pools,
+        logs: LogService,
         finished: Callable[[Experiment], None],
     ) -> None:
         self._store = store
         self._ids = ids
         self._allocations = allocations
         self._pools = pools
+        self._logs = logs
         self._finished = finished
         self._machine = _machine(experiment)
         self._metrics: dict[int, metrics.TrialMetrics] = {}
+        self._matched: dict[int, LogsMatched] = {}  # by trial: what its present run has matched
         searcher = experiment.config["searcher"]
         self._searched = metrics.SearcherMetric(searcher["metric"], searcher["smaller_is_better"])
 
@@ -96,6 +109,8 @@ class ExperimentAtWork:
             case CheckpointReported(checkpoint):
                 self._check_run(checkpoint.trial_id, _run_of(checkpoint.allocation_id))
                 plan.writes.append(writes.SaveCheckpoint(checkpoint))
+            case LogsMatched():
+                self._logs_matched(event, plan)
             case (
                 core.TrialKilled(trial_id) | core.TrialProgressed(trial_id) | core.EarlyExitReported(trial_id)
             ):
@@ -117,12 +132,14 @@ class ExperimentAtWork:
         self._machine = _machine(experiment)
         self._machine.restore(past, kept)
         self._metrics = {}
+        self._matched = {}
         for report in reports:
             self._metrics.setdefault(report.trial_id, metrics.TrialMetrics()).add(report)
 
     def request(self, task: Task, allocation: Allocation) -> Request:
         """The scheduler's view of one of this experiment's allocations."""
         resources = self.experiment.config["resources"]
+        assert task.trial_id is not None  # an experiment's task
         return Request(
             allocation_id=allocation.id,
             job_id=task.job_id,
@@ -133,6 +150,7 @@ class ExperimentAtWork:
             preemptible=True,
             single_node=bool(resources.get("is_single_node")),
             max_slots=resources.get("max_slots"),
+            excluded=frozenset(self.trials[task.trial_id].excluded_agents),
         )
 
     # Reports
@@ -191,6 +209,33 @@ class ExperimentAtWork:
         heard = same is not None and self._searched.value(same.metrics) is not None
         return after, not heard
 
+    # Logs
+
+    def is_news(self, found: LogsMatched) -> bool:
+        """Whether a policy has matched that did not before in that run; a pattern may match every line."""
+        seen = self._matched.get(found.trial_id)
+        if seen is None or seen.allocation_id != found.allocation_id:
+            return True
+        return not set(found.matches) <= set(seen.matches)
+
+    def _logs_matched(self, found: LogsMatched, plan: Plan) -> None:
+        seen = self._matched.get(found.trial_id)
+        known = seen.matches if seen is not None and seen.allocation_id == found.allocation_id else ()
+        new = tuple(match for match in found.matches if match not in known)
+        before = self._trial(found.trial_id)
+        for match in new:
+            self._handle(core.LogPolicyMatched(found.trial_id, match), plan)
+            after = self._trial(found.trial_id)
+            if after != before:
+                line = self._logs.say(
+                    after.task_id, found.allocation_id, log_policies.told(match), level="LOG_LEVEL_WARNING"
+                )
+                plan.writes.append(writes.AppendLogs((line,)))
+                before = after
+        plan.effects.append(lambda: self._logs.kept(before.task_id))
+        if not before.state.terminal:
+            self._matched[found.trial_id] = replace(found, matches=(*known, *new))
+
     def _check_run(self, trial_id: int, run_id: int) -> Trial:
         known = self._trial(trial_id)
         if run_id != known.run_id:
@@ -224,6 +269,7 @@ class ExperimentAtWork:
                 plan.writes.append(writes.AppendSearcherEvent(event))
             case core.TrialEnded(ended):
                 self._metrics.pop(ended.id, None)
+                self._matched.pop(ended.id, None)
                 plan.writes.append(writes.SaveTask(replace(self._task(ended), end_time=ended.end_time)))
             case core.Finished(experiment):
                 plan.effects.append(lambda: self._finished(experiment))

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from detlab_master.core import experiment_events as core
+from detlab_master.core import log_policies
 from detlab_master.core import trial as trials
 from detlab_master.core.allocation import KillRequested, PreemptionRequested
 from detlab_master.core.errors import Conflict, Invalid, NotFound
@@ -24,10 +25,12 @@ from detlab_master.engine.experiment_inbox import (
     Created,
     Event,
     ExperimentAtWork,
+    LogsMatched,
     MetricsReported,
     Pools,
 )
 from detlab_master.engine.inbox import Inbox
+from detlab_master.engine.logs import LogService
 from detlab_master.engine.submissions import CreatedExperiment, CreateExperiment, Submissions
 from detlab_master.resources.base import ResourceManager
 from detlab_master.store.base import Store, StoreUnavailable
@@ -45,6 +48,7 @@ class ExperimentService:
         allocations: AllocationService,
         resources: ResourceManager,
         pools: Pools,
+        logs: LogService,
         submissions: Submissions,
     ) -> None:
         self._store = store
@@ -52,6 +56,7 @@ class ExperimentService:
         self._allocations = allocations
         self._resources = resources
         self._pools = pools
+        self._logs = logs
         self._submissions = submissions
         self._at_work: dict[int, ExperimentAtWork] = {}
         self._inboxes: dict[int, Inbox[Event]] = {}
@@ -192,6 +197,17 @@ class ExperimentService:
     async def report_runner_state(self, trial_id: int, state: str) -> None:
         await self._of(trial_id, core.RunnerStateReported(trial_id, state))
 
+    def log_policies(self, experiment_id: int) -> tuple[log_policies.Policy, ...]:
+        """None of an experiment that has ended."""
+        at_work = self._at_work.get(experiment_id)
+        return log_policies.effective(at_work.experiment.config) if at_work else ()
+
+    async def logs_matched(self, experiment_id: int, found: LogsMatched) -> None:
+        """Done when the trial has heard of it."""
+        at_work, inbox = self._at_work.get(experiment_id), self._inboxes.get(experiment_id)
+        if at_work is not None and inbox is not None and at_work.is_news(found):
+            await inbox.ask(found)
+
     async def report_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Repeating a report is safe."""
         known = await asyncio.to_thread(self._store.checkpoints.get, checkpoint.uuid)
@@ -286,6 +302,7 @@ class ExperimentService:
             ids=self._ids,
             allocations=self._allocations,
             pools=self._pools,
+            logs=self._logs,
             finished=self._finished,
         )
         self._at_work[experiment.id] = at_work

@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
-from detlab_master.core.records import Allocation, LogLine
+from detlab_master.core.records import LogLine
 from detlab_master.engine import clock
 from detlab_master.engine.topics import Topics
 from detlab_master.store.base import Store
 from detlab_master.store.writes import AppendLogs
+
+Reader = Callable[[Sequence[LogLine]], Awaitable[None]]
 
 
 class LogService:
     def __init__(self, store: Store, topics: Topics) -> None:
         self._store = store
         self._topics = topics
+        self._reader: Reader | None = None
+
+    def read_by(self, reader: Reader) -> None:
+        """Who is shown each line that tasks print, after it was kept and before that is acknowledged."""
+        self._reader = reader
 
     async def append(self, lines: Sequence[LogLine]) -> None:
-        """Done when the lines are kept."""
+        """Done when the lines are kept, and what they mean for their trial is."""
         if not lines:
             return
         await asyncio.wrap_future(self._store.commit([AppendLogs(tuple(lines))]))
         self._topics.notify(*{("logs", line.task_id) for line in lines})
+        if self._reader is not None:
+            await self._reader(lines)
 
-    def say(self, allocation: Allocation, text: str, *, level: str = "LOG_LEVEL_INFO") -> LogLine:
+    def say(self, task_id: str, allocation_id: str, text: str, *, level: str = "LOG_LEVEL_INFO") -> LogLine:
         """A line of the master's own about a task; the caller has it kept beside what it tells of."""
         return LogLine(
-            task_id=allocation.task_id,
-            allocation_id=allocation.id,
+            task_id=task_id,
+            allocation_id=allocation_id,
             timestamp=clock.now(),
             log=text + "\n",
             level=level,

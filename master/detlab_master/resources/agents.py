@@ -6,6 +6,8 @@ Rules:
 - An agent that loses its connection keeps its containers for ``reconnect_wait`` seconds; then it is lost, and what it
   ran is given up. If it comes back later, the containers that nobody wants any more are killed **before** its slots are
   given out again: no trial runs twice at once.
+- A request whose pool has only agents that it excludes (log policies) is refused when it comes, so that nobody waits
+  for what cannot be; right after a start of the master only once agents had ``reconnect_wait`` seconds to come back.
 - What was told to an agent may not have arrived. When it connects, what it has is compared with what it should have,
   and starts and kills are said again.
 """
@@ -76,6 +78,11 @@ class _Held:
     request: Request
     assignment: dict[str, tuple[int, ...]] | None = None
     containers: dict[str, str] = field(default_factory=dict)  # container id -> agent id
+    checked_again: asyncio.TimerHandle | None = None  # whether it may run anywhere at all
+
+    def stop_checking(self) -> None:
+        if self.checked_again is not None:
+            self.checked_again.cancel()
 
 
 class AgentConnection:
@@ -110,6 +117,7 @@ class Agents:
         self._agents: dict[str, _Agent] = {}
         self._held: dict[str, _Held] = {}
         self._tick: asyncio.Handle | None = None
+        self._started_at = time.monotonic()
         self._background: set[asyncio.Future[None]] = set()
         self._listener: Listener
 
@@ -120,6 +128,8 @@ class Agents:
         for agent in self._agents.values():
             if agent.lost:
                 agent.lost.cancel()
+        for held in self._held.values():
+            held.stop_checking()
         for waiting in self._background:
             waiting.cancel()
 
@@ -128,6 +138,8 @@ class Agents:
     def submit(self, request: Request) -> None:
         self._held[request.allocation_id] = _Held(request)
         self._pools[request.pool].scheduler.submit(request)
+        if request.excluded:
+            self._refuse_impossible(request)
         self._changed()
 
     def restore(self, request: Request, containers: Sequence[Container]) -> None:
@@ -143,6 +155,7 @@ class Agents:
     def release(self, allocation_id: str) -> None:
         held = self._held.pop(allocation_id, None)
         if held is not None:
+            held.stop_checking()
             self._pools[held.request.pool].scheduler.release(allocation_id)
             self._changed()
 
@@ -363,6 +376,21 @@ class Agents:
             agent.send(protocol.AckLogs(batch.container_id, batch.lines[-1].offset))
 
     # Scheduling
+
+    def _refuse_impossible(self, request: Request) -> None:
+        """Where only agents that the request excludes could hold it, say so; after a start, give agents time."""
+        held = self._held.get(request.allocation_id)
+        if held is None or held.assignment is not None:
+            return
+        pool = self._pools[request.pool]
+        still = self._started_at + pool.config.reconnect_wait - time.monotonic()
+        if still > 0:
+            loop = asyncio.get_running_loop()
+            held.checked_again = loop.call_later(still, self._refuse_impossible, request)
+        elif pool.scheduler.excludes_all(request):
+            names = ", ".join(sorted(request.excluded))
+            reason = f"log policies exclude {names}, and no other agent of pool {request.pool!r} could run it"
+            self._listener.unplaceable(request.allocation_id, reason)
 
     def _changed(self) -> None:
         if self._tick is None:

@@ -63,6 +63,10 @@ class Listener(Protocol):
     """What a resource manager tells the engine."""
 
     def granted(self, allocation_id: str, containers: tuple[Container, ...]) -> None: ...
+    def unplaceable(self, allocation_id: str, reason: str) -> None:
+        """No agent that is known may ever run what waits, because of those that it excludes."""
+        ...
+
     def preempt(self, allocation_id: str, reason: str) -> None: ...
     def container_moved(self, allocation_id: str, moved: ContainerMoved) -> Awaitable[None]:
         """Done when the new state is kept."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import re2  # type: ignore[import-untyped]
 import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
 
+from detlab_master.core.log_policies import compiled
 from detlab_master.store import records
 from detlab_master.store.base import LogFilter
 from detlab_master.store.reading import Reader
@@ -27,15 +27,10 @@ def line_test(where: LogFilter) -> Callable[[str], bool]:
     if not where.search_regex:
         text = where.search_text
         return lambda log: text in log
-    options = re2.Options()
-    options.log_errors = False
     try:
-        pattern = re2.compile(where.search_text, options)
-    except re2.error as error:
-        reason = error.args[0].decode() if isinstance(error.args[0], bytes) else error
-        raise ValueError(
-            f"{where.search_text!r} is no regular expression in RE2's syntax: {reason}"
-        ) from error
+        pattern = compiled(where.search_text)
+    except ValueError as error:
+        raise ValueError(f"{where.search_text!r} is no regular expression in RE2's syntax: {error}") from None
     return lambda log: pattern.search(log) is not None
 
 

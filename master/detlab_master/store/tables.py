@@ -214,6 +214,10 @@ trials = sa.Table(
     sa.Column("best_validation", JSON),
     sa.Column("searcher_metric", sa.Double),
     sa.Column("metadata", JSON, nullable=False),
+    sa.Column("log_policy_matched", TEXT),
+    sa.Column("retries_canceled", sa.Boolean, nullable=False),
+    sa.Column("excluded_agents", _TUPLE, nullable=False),
+    sa.Column("log_retention_days", INT),
 )
 
 allocations = sa.Table(

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from detlab_master.core import log_policies
 from detlab_master.core import trial as core
 from detlab_master.core.records import Allocation, Container, Trial
 from detlab_master.core.states import AllocationState
@@ -44,6 +45,7 @@ ACKED = replace(ENDED, preempt_requested_at=1.0, preempt_acked=True)
         (TRIAL, replace(ENDED, failure="container_missing", exit_code=None), Outcome.RESCHEDULE),
         (TRIAL, replace(ENDED, failure="container_aborted", aborted=True), Outcome.RESCHEDULE),
         (TRIAL, replace(ENDED, failure="user_mismatch"), Outcome.ERROR),
+        (TRIAL, replace(ENDED, failure="unplaceable", containers=()), Outcome.ERROR),
         (TRIAL, replace(ENDED, containers=()), Outcome.RESCHEDULE),
         (replace(TRIAL, early_exit_reason=core.INVALID_HP), CRASHED, Outcome.COMPLETED),
         (replace(TRIAL, state=S.STOPPING_COMPLETED, stopped_by_searcher=True), ACKED, Outcome.COMPLETED),
@@ -70,6 +72,37 @@ def test_a_failed_run_is_tried_again_with_the_next_number() -> None:
 def test_until_max_restarts() -> None:
     after, effects = stepped(replace(TRIAL, restarts=2), core.AllocationEnded(CRASHED))
     assert (after.state, after.end_time, effects) == (S.ERROR, 9.0, [])
+
+
+def log_match(action: str | None, name: str | None = "bad", agent: str = "a") -> core.LogPolicyMatched:
+    return core.LogPolicyMatched(log_policies.Match(log_policies.Policy(name, "x", action), agent))
+
+
+def test_a_log_policy_that_cancels_retries_makes_the_next_failure_the_last() -> None:
+    labelled, effects = stepped(TRIAL, log_match("cancel_retries"))
+    assert (labelled.log_policy_matched, labelled.retries_canceled, effects) == ("bad", True, [])
+    assert stepped(labelled, core.AllocationEnded(CRASHED))[0].state is S.ERROR
+    assert stepped(labelled, core.AllocationEnded(ENDED))[0].state is S.COMPLETED
+    moved_off, _ = stepped(labelled, core.AllocationEnded(replace(CRASHED, failure="agent_failed")))
+    assert (moved_off.state, moved_off.run_id) == (
+        S.ACTIVE,
+        2,
+    )  # the system's failure is no failure of the trial
+
+
+def test_a_log_policy_that_excludes_a_node_is_remembered_once() -> None:
+    once, _ = stepped(TRIAL, log_match("exclude_node"))
+    assert once.excluded_agents == ("a",)
+    assert stepped(once, log_match("exclude_node"))[0] == once
+    assert stepped(once, log_match("exclude_node", agent="b"))[0].excluded_agents == ("a", "b")
+    assert stepped(TRIAL, log_match("exclude_node", agent=""))[0].excluded_agents == ()
+
+
+def test_a_nameless_policy_leaves_the_label_and_a_late_line_labels_what_has_ended() -> None:
+    labelled, _ = stepped(TRIAL, log_match(None))
+    assert stepped(labelled, log_match("cancel_retries", name=None))[0].log_policy_matched == "bad"
+    over = replace(TRIAL, state=S.COMPLETED)
+    assert stepped(over, log_match(None))[0] == replace(over, log_policy_matched="bad")
 
 
 def test_the_end_of_another_allocation_is_not_its_business() -> None:

@@ -82,6 +82,6 @@ def trial(view: TrialView, state: str, now: float) -> Object:
         "taskIds": [record.task_id],
         "wallClockTime": view.wall_clock(now),
         "metadata": record.metadata,
-        "logRetentionDays": None,
-        "logPolicyMatched": None,
+        "logRetentionDays": record.log_retention_days,
+        "logPolicyMatched": record.log_policy_matched,
     }

@@ -5,7 +5,6 @@ The model is the schema: defaults, types and ranges are here, rules between keys
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-import re2  # type: ignore[import-untyped]
 from pydantic import AfterValidator, Discriminator, Field, Tag, field_validator, model_validator
 
 from detlab_master.core.expconf.base import Model, NonEmpty, NonNegative, Positive
@@ -13,9 +12,7 @@ from detlab_master.core.expconf.environment import EnvironmentConfig
 from detlab_master.core.expconf.resources import BindMount, PbsConfig, ResourcesConfig, SlurmConfig
 from detlab_master.core.expconf.searcher import AnySearcher, Length
 from detlab_master.core.expconf.storage import AnyStorage
-
-_SILENT = re2.Options()
-_SILENT.log_errors = False
+from detlab_master.core.log_policies import compiled
 
 
 class LogPolicy(Model):
@@ -33,10 +30,9 @@ class LogPolicy(Model):
     def _compiles(cls, pattern: str | None) -> str | None:
         if pattern is not None:
             try:
-                re2.compile(pattern, _SILENT)
-            except re2.error as error:
-                reason = error.args[0].decode() if error.args else "it cannot be read"
-                raise ValueError(f"must be a regular expression (RE2): {reason}") from None
+                compiled(pattern)
+            except ValueError as error:
+                raise ValueError(f"must be a regular expression (RE2): {error}") from None
         return pattern
 
     @model_validator(mode="after")

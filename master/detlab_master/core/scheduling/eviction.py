@@ -58,7 +58,7 @@ class Eviction:
 
     def plan(self, request: Request) -> Plan | None:
         """How the request can be made to fit, or None. The request does not fit as things are."""
-        if request.slots <= self._inventory.largest():
+        if request.slots <= self._inventory.largest(request.excluded):
             return self._on_one_agent(request)
         if request.single_node:
             return None
@@ -94,14 +94,16 @@ class Eviction:
         spare = [
             (self._inventory.available(agent_id) + occupants.leaving - request.slots, agent_id)
             for agent_id, occupants in self._agents.items()
-            if occupants.leaving and agent_id in self._inventory
+            if occupants.leaving and agent_id in self._inventory and agent_id not in request.excluded
         ]
         _, enough = min((entry for entry in spare if entry[0] >= 0), default=(0, None))
         if enough is not None:
             return Plan((), {enough: request.slots})
         best: tuple[tuple[int, int, int, str], Plan] | None = None
         for agent_id, occupants in self._agents.items():
-            if agent_id not in self._inventory or self._inventory.capacity(agent_id) < request.slots:
+            if agent_id not in self._inventory or agent_id in request.excluded:
+                continue
+            if self._inventory.capacity(agent_id) < request.slots:
                 continue
             need = request.slots - self._at_hand(agent_id)
             victims = self._victims(occupants.evictable, agent_id, request.priority, need)
@@ -132,9 +134,9 @@ class Eviction:
         return [running for running, _ in chosen]
 
     def _on_whole_agents(self, request: Request) -> Plan | None:
-        for size, count in self._inventory.gang_sizes(request.slots):
+        for size, count in self._inventory.gang_sizes(request.slots, request.excluded):
             emptied: list[tuple[tuple[int, int, int], str, list[Running]]] = []
-            for agent_id in self._inventory.of_size(size):
+            for agent_id in self._inventory.of_size(size, request.excluded):
                 need = size - self._at_hand(agent_id)
                 victims = (
                     self._victims(self._on(agent_id).evictable, agent_id, request.priority, need)

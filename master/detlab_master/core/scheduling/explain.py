@@ -19,26 +19,32 @@ def explain(scheduler: PriorityScheduler, allocation_id: str) -> str:
     agents = list(inventory.agents())
     if not agents:
         return "The pool has no agents. It starts when one connects."
-    usable = [agent_id for agent_id in agents if inventory.capacity(agent_id)]
-    if not usable:
+    open_ = [agent_id for agent_id in agents if inventory.capacity(agent_id)]
+    if not open_:
         count = _count(len(agents), "agent")
         return f"Nothing can start in the pool: its {count} are disabled, draining or without slots."
     if (cap := _capped(scheduler, request)) is not None:
         return cap
+    usable = [agent_id for agent_id in open_ if agent_id not in request.excluded]
+    if not usable:
+        count = _count(len(open_), "agent")
+        return f"It may not run on any of the pool's {count}: log policies of its experiment exclude them."
     if not request.slots:
         return _no_place(scheduler, len(usable), ahead)
     total = sum(inventory.capacity(agent_id) for agent_id in usable)
-    if not inventory.could_ever_fit(request.slots, request.single_node):
-        return _too_large(request, inventory.largest(), total, len(usable))
+    largest = inventory.largest(request.excluded)
+    if not inventory.could_ever_fit(request.slots, request.single_node, request.excluded):
+        return _too_large(request, largest, total, len(usable))
     free = sum(inventory.available(agent_id) for agent_id in usable)
     most = max(inventory.available(agent_id) for agent_id in usable)
-    if request.slots <= inventory.largest():
+    if request.slots <= largest:
         where = (
             f"needs {_count(request.slots, 'slot')} on one agent, and the most that is free on one is {most}"
         )
     else:
         ways = " or ".join(
-            f"{count} idle agents of {size}" for size, count in inventory.gang_sizes(request.slots)
+            f"{count} idle agents of {size}"
+            for size, count in inventory.gang_sizes(request.slots, request.excluded)
         )
         where = f"needs {request.slots} slots, which takes {ways}"
     if most >= request.slots:

@@ -6,6 +6,7 @@ Rules
   the one with the most; among equals the first by name.
 - A larger request takes whole agents, idle and all of one size, that add up to it exactly; the largest size
   that does.
+- Agents that a request excludes are not there for it.
 - Slots that are disabled, and all slots of an agent that is disabled or draining, are not given out. Who
   holds one keeps it. Who holds slots of an agent that is away keeps them too, and finds them held when the
   agent is back.
@@ -17,11 +18,16 @@ Nothing here is found by walking over all agents: they are filed by how many slo
 """
 
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from detlab_master.core.scheduling.requests import Assignment, SlotId
+
+Excluded: TypeAlias = AbstractSet[str]  # agents that a request must not run on
+_NONE: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -183,9 +189,12 @@ class Inventory:
             return 0
         return sum(agent.slots.get(slot, False) for slot in slots)
 
-    def largest(self) -> int:
+    def largest(self, excluded: Excluded = _NONE) -> int:
         """Slots of the largest agent, busy or not; 0 without any."""
-        return max(self._by_capacity.numbers(), default=0)
+        if not excluded:
+            return max(self._by_capacity.numbers(), default=0)
+        sizes = (size for size in self._by_capacity.numbers() if _others(self._by_capacity[size], excluded))
+        return max(sizes, default=0)
 
     def unheld(self, agent_id: str, count: int) -> tuple[SlotId, ...]:
         """That many slot numbers, the lowest that nobody holds, whether the agent is there or not."""
@@ -198,36 +207,52 @@ class Inventory:
             slot += 1
         return tuple(found)
 
-    def gang_sizes(self, slots: int) -> Iterator[tuple[int, int]]:
+    def gang_sizes(self, slots: int, excluded: Excluded = _NONE) -> Iterator[tuple[int, int]]:
         """(agent size, number of agents) that a large request could take, busy or not, largest size first."""
         for size in sorted(self._by_capacity.numbers(), reverse=True):
-            if slots % size == 0 and len(self._by_capacity[size]) >= slots // size:
+            if slots % size == 0 and len(self.of_size(size, excluded)) >= slots // size:
                 yield size, slots // size
 
-    def of_size(self, size: int) -> list[str]:
+    def of_size(self, size: int, excluded: Excluded = _NONE) -> list[str]:
         """Agents of this many slots, busy or not, by name."""
-        return self._by_capacity[size]
+        return _others(self._by_capacity[size], excluded)
 
-    def could_ever_fit(self, slots: int, single_node: bool) -> bool:
+    def could_ever_fit(self, slots: int, single_node: bool, excluded: Excluded = _NONE) -> bool:
         """Whether the request would fit if nobody held anything."""
-        if slots <= self.largest():
+        if slots <= self.largest(excluded):
             return True
-        return not single_node and next(self.gang_sizes(slots), None) is not None
+        return not single_node and next(self.gang_sizes(slots, excluded), None) is not None
 
-    def find(self, slots: int, single_node: bool) -> dict[str, tuple[SlotId, ...]] | None:
+    def could_hold(self, slots: int, single_node: bool, excluded: Excluded = _NONE) -> bool:
+        """Whether the request would fit if nobody held anything and all was enabled. O(agents)."""
+        sizes = Counter(len(agent.slots) for name, agent in self._agents.items() if name not in excluded)
+        if slots <= max(sizes, default=0):
+            return True
+        return not single_node and any(
+            size and slots % size == 0 and count >= slots // size for size, count in sizes.items()
+        )
+
+    def find(
+        self, slots: int, single_node: bool, excluded: Excluded = _NONE
+    ) -> dict[str, tuple[SlotId, ...]] | None:
         """Slots for a request (of at least 1) that are free now; None if it does not fit."""
-        if slots <= self.largest():
-            fitting = [number for number in self._by_available.numbers() if number >= slots]
+        if slots <= self.largest(excluded):
+            agents = self._by_available
+            fitting = [n for n in agents.numbers() if n >= slots and _others(agents[n], excluded)]
             if not fitting:
                 return None
             number = min(fitting) if self._fitting == "best" else max(fitting)
-            agent_id = self._by_available[number][0]
+            agent_id = _others(agents[number], excluded)[0]
             # Free slots under a hold are the last ones.
             return {agent_id: tuple(self._agents[agent_id].free[:slots])}
         if single_node:
             return None
-        for size, count in self.gang_sizes(slots):
-            idle = self._idle_by_capacity[size]
+        for size, count in self.gang_sizes(slots, excluded):
+            idle = _others(self._idle_by_capacity[size], excluded)
             if len(idle) >= count:
                 return {agent_id: tuple(self._agents[agent_id].free) for agent_id in idle[:count]}
         return None
+
+
+def _others(agents: list[str], excluded: Excluded) -> list[str]:
+    return [agent_id for agent_id in agents if agent_id not in excluded] if excluded else agents

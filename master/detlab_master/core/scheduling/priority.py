@@ -13,7 +13,7 @@ Rules
   priority may start behind it: they can be pushed out again when it gets its chance. Requests that the pool
   could never hold are passed over.
 - Tasks without slots have a pool of their own: a number of places on each agent. The same rules hold there.
-- `fit.py` says which agents and slots a request gets.
+- `fit.py` says which agents and slots a request gets; those that it excludes are not there for it.
 
 The state is changed in place as things happen, and `schedule` looks at the heads of lines of alike requests
 only (`queue.py`), so its cost grows with what can start and with how many kinds of requests wait, not with
@@ -23,6 +23,7 @@ how many.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from typing import TypeAlias
 
 from detlab_master.core.scheduling.eviction import Eviction, Running
 from detlab_master.core.scheduling.fit import Inventory
@@ -232,7 +233,7 @@ class PriorityScheduler:
 
     def _pass(self, side: "_Side") -> list[Decision]:
         decisions: list[Decision] = []
-        failed: set[tuple[int, bool]] = set()  # shapes that fit nowhere any more in this pass
+        failed: set[Shape] = set()  # shapes that fit nowhere any more in this pass
         promised: dict[str, int] = {}  # slots, by job, of requests that room is being made for
         barrier: int | None = None  # priority of the first request that no room can be made for
         eviction: Eviction | None = None
@@ -244,7 +245,7 @@ class PriorityScheduler:
         while heads:
             _, key = heappop(heads)
             request = side.queue.head(key)
-            if request is None or (request.slots, request.single_node) in failed:
+            if request is None or _shape(request) in failed:
                 continue
             if barrier is not None and request.priority > barrier and not request.preemptible:
                 continue
@@ -259,13 +260,13 @@ class PriorityScheduler:
                     Start(request.allocation_id, assignment if request.slots else _bare(assignment))
                 )
             elif not self.pool.preemption:
-                failed.add((request.slots, request.single_node))
+                failed.add(_shape(request))
                 continue
             else:
                 eviction = eviction or side.eviction()
                 plan = eviction.plan(side.in_units(request))
                 if plan is None:
-                    failed.add((request.slots, request.single_node))
+                    failed.add(_shape(request))
                     if barrier is None and side.could_ever_fit(request):
                         barrier = request.priority
                     continue
@@ -285,6 +286,19 @@ class PriorityScheduler:
         return cap is None or self._used.get(request.job_id, 0) + promised + request.slots <= cap
 
     # Questions
+
+    def excludes_all(self, request: Request) -> bool:
+        """Whether only agents that the request excludes could hold it, of all that are in the pool.
+
+        Agents and slots that are disabled or draining count: they may come back.
+        """
+        inventory = self._side(request).inventory
+        shape = request.slots or 1, request.single_node or not request.slots
+        return (
+            bool(request.excluded)
+            and inventory.could_hold(*shape)
+            and not inventory.could_hold(*shape, request.excluded)
+        )
 
     def position(self, allocation_id: str) -> int:
         """How many waiting requests are considered before this one. -1 if it runs. O(queue)."""
@@ -325,6 +339,13 @@ class PriorityScheduler:
         return self._used.get(job_id, 0)
 
 
+Shape: TypeAlias = tuple[int, bool, frozenset[str]]
+
+
+def _shape(request: Request) -> Shape:
+    return request.slots, request.single_node, request.excluded
+
+
 def _bare(assignment: Assignment) -> dict[str, tuple[SlotId, ...]]:
     return {agent_id: () for agent_id in assignment}
 
@@ -343,10 +364,12 @@ class _Side:
         return request if request.slots else replace(request, slots=1, single_node=True)
 
     def find(self, request: Request) -> Mapping[str, tuple[SlotId, ...]] | None:
-        return self.inventory.find(request.slots or 1, request.single_node or not request.slots)
+        single_node = request.single_node or not request.slots
+        return self.inventory.find(request.slots or 1, single_node, request.excluded)
 
     def could_ever_fit(self, request: Request) -> bool:
-        return self.inventory.could_ever_fit(request.slots or 1, request.single_node or not request.slots)
+        single_node = request.single_node or not request.slots
+        return self.inventory.could_ever_fit(request.slots or 1, single_node, request.excluded)
 
     def start(self, request: Request, assignment: Assignment) -> None:
         self.inventory.take(request.allocation_id, assignment)

@@ -12,8 +12,8 @@ from typing import TypeAlias
 
 from detlab_master.core.scheduling.requests import Request
 
-# priority, slots, single_node, preemptible, and the job where it has a cap of its own
-LineKey: TypeAlias = tuple[int, int, bool, bool, str | None]
+# priority, slots, single_node, preemptible, excluded agents, and the job where it has a cap of its own
+LineKey: TypeAlias = tuple[int, int, bool, bool, frozenset[str], str | None]
 Ticket: TypeAlias = tuple[int, str, int]  # order, allocation, serial number
 
 
@@ -39,6 +39,7 @@ class Queue:
             request.slots,
             request.single_node,
             request.preemptible,
+            request.excluded,
             request.job_id if capped else None,
         )
         self._serial += 1

@@ -23,6 +23,7 @@ class Request:
     pool: str = "default"
     single_node: bool = False  # never spread over several agents
     max_slots: int | None = None  # that the job may hold at a time; the last one told counts
+    excluded: frozenset[str] = frozenset()  # agents that it must not run on
 
     def __post_init__(self) -> None:
         if self.slots < 0:

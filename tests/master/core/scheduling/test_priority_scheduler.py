@@ -1,6 +1,7 @@
 """Exact decisions of the priority scheduler, its explanations, and its cost."""
 
 import time
+from collections.abc import Collection
 
 import pytest
 
@@ -17,6 +18,7 @@ def request(
     preemptible: bool = True,
     single_node: bool = False,
     max_slots: int | None = None,
+    excluded: Collection[str] = (),
 ) -> Request:
     order = int("".join(filter(str.isdigit, name)) or 0) if order is None else order
     return Request(
@@ -28,6 +30,7 @@ def request(
         preemptible,
         single_node=single_node,
         max_slots=max_slots,
+        excluded=frozenset(excluded),
     )
 
 
@@ -108,6 +111,50 @@ def test_what_can_never_start_waits_and_says_why(agents: dict[str, int], each: R
     scheduler = pool(agents, each, preemption=True)
     assert scheduler.schedule() == []
     assert why in explain(scheduler, "r1")
+
+
+def test_excluded_agents_are_not_there_for_a_request() -> None:
+    scheduler = pool({"a": 2, "b": 1}, request("r1", excluded={"b"}), request("r2", excluded={"a"}))
+    assert started(scheduler) == {"r1": {"a": (0,)}, "r2": {"b": (0,)}}
+    scheduler = pool({"a": 2, "b": 2, "c": 2}, request("r1", 4, excluded={"a"}), request("r2", 4))
+    assert started(scheduler) == {"r1": {"b": (0, 1), "c": (0, 1)}}
+    assert started(pool({"a": 1}, request("r1", 0, excluded={"a"}))) == {}
+
+
+def test_who_excludes_an_agent_pushes_nobody_off_it() -> None:
+    scheduler = pool(
+        {"a": 1, "b": 1}, request("r1", priority=50), request("r2", priority=60), preemption=True
+    )
+    assert started(scheduler) == {"r1": {"a": (0,)}, "r2": {"b": (0,)}}
+    scheduler.submit(request("r3", priority=1, excluded={"b"}))
+    assert scheduler.schedule() == [Preempt("r1")]
+
+
+@pytest.mark.parametrize(
+    ("agents", "each", "all_excluded"),
+    [
+        ({"a": 1}, request("r1", excluded={"a"}), True),
+        ({"a": 1, "b": 1}, request("r1", excluded={"a"}), False),
+        ({"a": 2, "b": 1}, request("r1", 2, excluded={"a"}), True),  # b is too small for it
+        ({"a": 1, "b": 1}, request("r1", 2, excluded={"a"}), True),  # only both together
+        ({"b": 1}, request("r1", 2, excluded={"a"}), False),  # it would not fit without the rule either
+        ({}, request("r1", excluded={"a"}), False),
+        ({"a": 1}, request("r1", 0, excluded={"a"}), True),
+        ({"a": 1}, request("r1"), False),
+    ],
+)
+def test_when_only_excluded_agents_could_hold_a_request(
+    agents: dict[str, int], each: Request, all_excluded: bool
+) -> None:
+    scheduler = pool(agents, each)
+    assert scheduler.excludes_all(each) is all_excluded
+    for agent in agents:
+        scheduler.set_agent_enabled(agent, False)  # one that is disabled may come back
+    assert scheduler.excludes_all(each) is all_excluded
+    if all_excluded and len(agents) == 1:
+        scheduler.set_agent_enabled("a", True)
+        scheduler.schedule()
+        assert "log policies of its experiment exclude them" in explain(scheduler, "r1")
 
 
 def test_one_that_does_not_fit_holds_nobody_up() -> None:

@@ -124,11 +124,12 @@ class NaiveScheduler:
         names = sorted(self.agents)
         for request in sorted(filter(of_kind, list(self.waiting.values())), key=lambda r: r.rank):
             n = request.slots or 1
-            largest = max((len(units(agent)) for agent in names), default=0)
+            allowed = [agent for agent in names if agent not in request.excluded]
+            largest = max((len(units(agent)) for agent in allowed), default=0)
             gangs = []
             if n > largest and request.slots and not request.single_node:
-                for size in sorted({len(units(a)) for a in names if units(a)}, reverse=True):
-                    members = [a for a in names if len(units(a)) == size]
+                for size in sorted({len(units(a)) for a in allowed if units(a)}, reverse=True):
+                    members = [a for a in allowed if len(units(a)) == size]
                     if n % size == 0 and len(members) >= n // size:
                         gangs.append((size, n // size, members))
             if barrier is not None and request.priority > barrier and not request.preemptible:
@@ -140,7 +141,7 @@ class NaiveScheduler:
             assignment: dict[str, tuple[int, ...]] | None = None
             if n <= largest:
                 sign = 1 if self.pool.fitting == "best" else -1
-                fitting = sorted((sign * available(a), a) for a in names if available(a) >= n)
+                fitting = sorted((sign * available(a), a) for a in allowed if available(a) >= n)
                 if fitting:
                     agent = fitting[0][1]
                     assignment = {agent: tuple(free(agent)[:n])}
@@ -160,7 +161,7 @@ class NaiveScheduler:
                 continue
             plans: list[tuple[Any, list[Request], dict[str, int]]] = []
             if n <= largest:
-                for agent in names:
+                for agent in allowed:
                     need = n - available(agent) - coming(agent)
                     victims = chosen(agent, request.priority, need)
                     if len(units(agent)) >= n and victims is not None:
@@ -269,6 +270,9 @@ class PoolLife:
                 preemptible=rng.random() < 0.7,
                 single_node=rng.random() < 0.3,
                 max_slots=self.naive.caps.get(job),
+                excluded=frozenset(a for a in self.naive.agents if rng.random() < 0.4)
+                if rng.random() < 0.2
+                else frozenset(),
             )
             self.real.submit(request)
             self.news = True
@@ -364,6 +368,7 @@ class PoolLife:
         for request, held in running.values():
             assert sum(map(len, held.values())) == request.slots
             assert not request.single_node or len(held) == 1
+            assert not request.excluded & held.keys(), "it runs where it must not"
         aux = Counter(agent for request, held in running.values() if not request.slots for agent in held)
         assert all(count <= MAX_AUX for count in aux.values())
         order = [
@@ -401,7 +406,7 @@ class PoolLife:
                 if not other.preemptible or other.priority <= request.priority:
                     continue
                 for agent, slots in held.items():
-                    if agent in self.naive.agents and agent not in self.naive.closed:
+                    if agent in self.naive.agents.keys() - self.naive.closed - request.excluded:
                         enabled = sum(self.naive.agents[agent].get(slot, False) for slot in slots)
                         assert enabled < request.slots, f"{request} waits for what {other} holds"
 

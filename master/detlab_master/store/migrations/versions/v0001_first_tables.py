@@ -215,6 +215,10 @@ def _create_trials() -> None:
         sa.Column("best_validation", JSON),
         sa.Column("searcher_metric", sa.Double()),
         required("metadata", JSON),
+        sa.Column("log_policy_matched", TEXT),
+        required("retries_canceled", sa.Boolean()),
+        required("excluded_agents", JSON),
+        sa.Column("log_retention_days", INT),
         sa.PrimaryKeyConstraint("id", name="pk_trials"),
         sa.ForeignKeyConstraint(
             ["experiment_id"], ["experiments.id"], name="fk_trials_experiment_id_experiments"
