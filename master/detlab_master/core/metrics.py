@@ -41,6 +41,10 @@ def on_wire(value: float) -> float | str:
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
+def _off_wire(value: float | str) -> float:
+    return _SPECIAL[value.lower()] if isinstance(value, str) else value
+
+
 def summary_key(group: str) -> str:
     """The name of a group in a trial's summary_metrics."""
     return {TRAINING: "avg_metrics", VALIDATION: "validation_metrics"}.get(group, group)
@@ -113,7 +117,7 @@ class TrialMetrics:
 
     def __init__(self, reports: Iterable[MetricReport] = ()) -> None:
         self._last: dict[str, tuple[int, int]] = {}  # group -> (steps_completed, run_id)
-        self._sums: dict[str, dict[str, dict[str, Any]]] = {}  # summary key -> metric -> statistics
+        self._summary: dict[str, dict[str, Json]] = {}  # summary key -> metric -> statistics
         for report in reports:
             self.add(report)
 
@@ -141,82 +145,71 @@ class TrialMetrics:
             return
         steps, run_id = self._last.get(report.group, (report.steps_completed, report.run_id))
         self._last[report.group] = (max(steps, report.steps_completed), max(run_id, report.run_id))
-        group = self._sums.setdefault(summary_key(report.group), {})
-        for name, value in report.metrics.items():
-            group[name] = _accumulate(group.get(name), value)
+        key = summary_key(report.group)
+        group = self._summary.get(key, {})
+        counted = {name: _with_value(group.get(name), value) for name, value in report.metrics.items()}
+        self._summary = {**self._summary, key: {**group, **counted}}
 
     @property
     def total_batches(self) -> int:
         """The highest step that was reported."""
         return max((steps for steps, _ in self._last.values()), default=0)
 
-    def summary(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """summary_metrics as the API shows them; values that JSON cannot carry are strings."""
-        return {
-            key: {name: _shown(statistics) for name, statistics in metrics.items()}
-            for key, metrics in self._sums.items()
-        }
+    def summary(self) -> Mapping[str, Mapping[str, Json]]:
+        """summary_metrics as the API shows them; values that JSON cannot carry are strings.
+
+        It stays as it is when more reports are counted in, and shares with later ones what has not changed.
+        """
+        return self._summary
 
 
-def _kind(value: object) -> str:
-    if as_number(value) is not None:
-        return "number"
-    kinds: Mapping[type, str] = {
-        bool: "bool",
-        str: "string",
-        dict: "object",
-        list: "array",
-        type(None): "null",
-    }
-    return kinds.get(type(value), "string")
+_KINDS: Mapping[type, str] = {bool: "bool", str: "string", dict: "object", list: "array", type(None): "null"}
 
 
-def _accumulate(before: dict[str, Any] | None, value: object) -> dict[str, Any]:
-    kind = _kind(value)
+def _with_value(before: Json | None, value: object) -> Json:
+    """A metric's statistics, with one more value; ``before`` is None for the first."""
+    number = as_number(value)
+    kind = _KINDS.get(type(value), "string") if number is None else "number"
     if before is not None and before["type"] != kind:
         kind = "string"  # a metric that changes its type
-    number = as_number(value)
     if kind != "number" or number is None:
         return {"type": kind, "last": value}
-    if before is None:
-        return {"type": kind, "count": 1, "sum": number, "min": number, "max": number, "last": number}
+    count, total, low, high = 1, number, number, number
+    if before is not None:
+        count += before["count"]
+        total += _off_wire(before["sum"])
+        low, high = min(_off_wire(before["min"]), number), max(_off_wire(before["max"]), number)
     return {
         "type": kind,
-        "count": before["count"] + 1,
-        "sum": before["sum"] + number,
-        "min": min(before["min"], number),
-        "max": max(before["max"], number),
-        "last": number,
+        "count": count,
+        "mean": on_wire(total / count),
+        "sum": on_wire(total),
+        "min": on_wire(low),
+        "max": on_wire(high),
+        "last": on_wire(number),
     }
-
-
-def _shown(statistics: dict[str, Any]) -> dict[str, Any]:
-    if statistics["type"] != "number":
-        return statistics
-    numbers = {key: on_wire(statistics[key]) for key in ("sum", "min", "max", "last")}
-    mean = on_wire(statistics["sum"] / statistics["count"])
-    return {"type": "number", "count": statistics["count"], "mean": mean, **numbers}
 
 
 def with_report(trial: Trial, report: MetricReport, known: TrialMetrics, searched: SearcherMetric) -> Trial:
     """The trial's record after a report that ``known`` has counted in."""
-    trial = replace(trial, total_batches=known.total_batches, summary_metrics=known.summary())
-    if report.group != VALIDATION:
-        return trial
-    shown = {
-        "end_time": report.reported_at,
-        "total_batches": report.steps_completed,
-        "metrics": dict(report.metrics),
+    changes: dict[str, Any] = {
+        "total_batches": known.total_batches,
+        "summary_metrics": known.summary(),
     }
-    value = searched.value(report.metrics)
-    if value is None:
-        return trial  # only validations that carry the searcher metric count
-    latest = trial.latest_validation
-    if latest is None or report.steps_completed >= latest["total_batches"]:
-        trial = replace(trial, latest_validation=shown)
-    if searched.better(value, trial.searcher_metric):
-        trial = replace(trial, best_validation=shown, searcher_metric=value)
-    return trial
+    # Only validations that carry the searcher metric count.
+    value = searched.value(report.metrics) if report.group == VALIDATION else None
+    if value is not None:
+        shown = {
+            "end_time": report.reported_at,
+            "total_batches": report.steps_completed,
+            "metrics": dict(report.metrics),
+        }
+        latest = trial.latest_validation
+        if latest is None or report.steps_completed >= latest["total_batches"]:
+            changes["latest_validation"] = shown
+        if searched.better(value, trial.searcher_metric):
+            changes |= {"best_validation": shown, "searcher_metric": value}
+    return replace(trial, **changes)
 
 
 def recomputed(

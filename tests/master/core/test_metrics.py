@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from detlab_master.core import metrics
 from detlab_master.core.errors import Invalid
@@ -106,3 +109,34 @@ def test_special_numbers_survive_the_wire() -> None:
     assert metrics.as_number("nan") is not None
     assert metrics.as_number(True) is None
     assert metrics.as_number("1.5") is None
+
+
+VALUES = (
+    st.floats(allow_nan=False, allow_infinity=False, width=32)
+    | st.integers(-1000, 1000)
+    | st.sampled_from(["NaN", "Infinity", "-Infinity"])
+)
+
+
+@given(values=st.lists(VALUES, min_size=1, max_size=20))
+def test_statistics_counted_one_by_one_are_those_of_all_values(values: list[float | str]) -> None:
+    known = metrics.TrialMetrics(report(steps, value) for steps, value in enumerate(values))
+    found = dict(known.summary()["validation_metrics"]["loss"])
+    numbers = [float(value) for value in values]
+    low, high, total = numbers[0], numbers[0], 0.0
+    for number in numbers:
+        low, high, total = min(low, number), max(high, number), total + number
+    plain = {"mean": total / len(numbers), "sum": total, "min": low, "max": high, "last": numbers[-1]}
+    assert (found.pop("type"), found.pop("count")) == ("number", len(values))
+    assert json.dumps(found, allow_nan=False) == json.dumps(
+        {name: metrics.on_wire(value) for name, value in plain.items()}
+    )
+
+
+def test_a_summary_stays_as_it_was_when_more_is_counted_in() -> None:
+    known = metrics.TrialMetrics([report(1, 3.0), report(1, 2.0, group="training")])
+    before = known.summary()
+    known.add(report(2, 1.0))
+    assert before["validation_metrics"]["loss"]["count"] == 1
+    assert known.summary()["validation_metrics"]["loss"]["count"] == 2
+    assert known.summary()["avg_metrics"] is before["avg_metrics"]
