@@ -25,7 +25,7 @@ from detlab_agent.drivers.base import Driver, StartError
 from detlab_agent.drivers.process import ProcessDriver
 from detlab_agent.link import Link, LinkConfig, LinkRefused
 from detlab_agent.logs import LogShipper
-from detlab_agent.protocol import ContainerSpec, Isolation
+from detlab_agent.protocol import ContainerSpec, Failure, Isolation, PythonOffer
 from detlab_agent.pythons import find_pythons
 from detlab_agent.shim import boot_id, write_json
 
@@ -178,7 +178,7 @@ class Daemon:
             self._driver.start(self._with_agent_settings(spec))
         except StartError as e:
             log.warning("container %s: %s", spec.container_id, e)
-            self._handle(machine.StartFailed(spec.container_id, str(e)))
+            self._handle(machine.StartFailed(spec.container_id, Failure(e.kind, str(e))))
             return
         log.info("started container %s of %s for %s", spec.container_id, spec.task_id, spec.owner)
         self._handle(machine.Started(spec.container_id))
@@ -298,9 +298,10 @@ async def run_agent(config: AgentConfig, environ: Mapping[str, str]) -> None:
     """Wires one agent together and runs it until it is told to end."""
     devices = find_devices(config.agent_id, config.slot_type, config.slots, config.visible_gpus)
     isolation = Isolation.UNIX_ACCOUNT if os.geteuid() == 0 else Isolation.NONE
+    pythons = find_pythons(config.environments)
     driver = ProcessDriver(
         config.data_dir,
-        find_pythons(config.environments),
+        pythons,
         base_environment(config, environ),
         SlotEnvironment(config.agent_id, devices, core_count()),
         keep_folders=config.keep_folders,
@@ -312,6 +313,7 @@ async def run_agent(config: AgentConfig, environ: Mapping[str, str]) -> None:
         boot_id(),
         devices,
         isolation,
+        tuple(PythonOffer(name, python.refusal) for name, python in pythons.items() if name is not None),
         config.shared_trust,
     )
     owner = owner_file(config.data_dir)

@@ -33,6 +33,7 @@ from detlab_agent.protocol import (
     Isolation,
     KillContainer,
     MasterMessage,
+    PythonOffer,
     Refused,
     StartContainer,
     Welcome,
@@ -91,6 +92,7 @@ class Identity:
     boot_id: str
     slots: tuple[Device, ...]
     isolation: Isolation
+    environments: tuple[PythonOffer, ...] = ()
     shared_trust: bool = False  # without isolation: other users' tasks are taken all the same
 
 
@@ -142,7 +144,7 @@ class Started:
 @dataclass(frozen=True)
 class StartFailed:
     container_id: str
-    message: str
+    failure: Failure
 
 
 @dataclass(frozen=True)
@@ -263,8 +265,8 @@ def step(state: State, event: Event, now: str) -> Step:
             return _on_message(state, message, now)
         case Started(container_id):
             return _tell(_move(state, container_id, Phase.RUNNING), container_id, now)
-        case StartFailed(container_id, message):
-            return _fail_start(state, container_id, Failure(FailureKind.CONTAINER_FAILED, message), now)
+        case StartFailed(container_id, failure):
+            return _fail_start(state, container_id, failure, now)
         case ContainerEnded(container_id, ended):
             return _on_ended(state, container_id, ended)
         case LogsDelivered(container_id):
@@ -294,6 +296,7 @@ def _on_connected(state: State, addresses: tuple[str, ...]) -> Step:
         isolation=me.isolation,
         containers=reports,
         addresses=addresses,
+        environments=me.environments,
     )
     return replace(state, containers=containers, welcomed=False), [Send(hello)]
 

@@ -5,7 +5,9 @@ A plan is a list of steps, in JSON:
     ["cover", path, [name, ...]]              an empty folder over `path`; the named entries of the old one are put back
     ["bind", source, target, read_only]       `target` (made if missing) shows `source`
 
-Sources are the paths as they were before any step. Needs CAP_SYS_ADMIN. Part of the shim: imports little.
+Sources are the paths as they were before any step. Root makes a mount namespace; anybody else gets one inside of a
+user namespace, in which they keep their own uid and gid and lose all capabilities with the next exec. Part of the shim:
+imports little.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import os
 import stat
 from typing import Any
 
-_CLONE_NEWNS = 0x00020000
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV = 1, 2, 4
 _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x20, 0x1000, 0x4000, 1 << 18
 
@@ -31,10 +33,13 @@ def enter_mount_namespace(plan: list[list[Any]], new_root: str) -> None:
 
     `new_root`: an empty folder, used where the plan covers `/`. NamespaceRefused, or another OSError naming the path.
     """
-    if _libc.unshare(_CLONE_NEWNS) != 0:
+    uid, gid = os.geteuid(), os.getegid()
+    if _libc.unshare(_CLONE_NEWNS if uid == 0 else _CLONE_NEWNS | _CLONE_NEWUSER) != 0:
         error = ctypes.get_errno()
         raise NamespaceRefused(error, os.strerror(error))
     try:
+        if uid != 0:
+            _map_to_itself(uid, gid)
         _mount("none", "/", None, _MS_REC | _MS_PRIVATE)  # nothing of what follows is seen outside
     except OSError as e:
         raise NamespaceRefused(e.errno, e.strerror) from None
@@ -47,12 +52,41 @@ def enter_mount_namespace(plan: list[list[Any]], new_root: str) -> None:
             _bind(sources[step[1]], step[2], step[3])
 
 
+def refusal() -> str:
+    """Why this account gets no mount namespace on this machine; "" where it does. Asks in a process of its own."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            enter_mount_namespace([], "/")
+        except OSError as e:
+            os.write(write, (e.strerror or "refused").encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with open(read) as file:
+        said = file.read()
+    os.waitpid(pid, 0)
+    return said
+
+
+def _map_to_itself(uid: int, gid: int) -> None:
+    for name, line in (("uid_map", f"{uid} {uid} 1"), ("setgroups", "deny"), ("gid_map", f"{gid} {gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(line)
+
+
 def _cover(path: str, keep: list[str], new_root: str) -> None:
-    entries = {name: os.path.join(path, name) for name in keep}
-    links = {name: os.readlink(entry) for name, entry in entries.items() if os.path.islink(entry)}
-    kept = {
-        name: os.open(entry, os.O_PATH | os.O_CLOEXEC) for name, entry in entries.items() if name not in links
-    }
+    links, kept = {}, {}
+    for name in keep:
+        entry = os.path.join(path, name)
+        try:
+            if os.path.islink(entry):
+                links[name] = os.readlink(entry)
+            else:
+                kept[name] = os.open(entry, os.O_PATH | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # gone since the plan was made: folders such as /run are never still
     cover = new_root if path == "/" else path
     _mount("tmpfs", cover, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=0755,size=1m")
     for name, target in links.items():

@@ -58,6 +58,7 @@ class FailureKind(StrEnum):
     CONTAINER_ABORTED = "container_aborted"  # it was killed because the master asked
     CONTAINER_MISSING = "container_missing"  # its shim vanished without leaving an exit code
     AGENT_FAILED = "agent_failed"  # the agent ended it on its own account (--stop-tasks-on-exit)
+    ENVIRONMENT_UNUSABLE = "environment_unusable"  # no task of this Python environment can run on this agent
     USER_MISMATCH = "user_mismatch"  # an agent that is not root serves one Detlab user, and this is another
 
 
@@ -77,6 +78,14 @@ class Device:
     type: DeviceType
     brand: str  # model name for people
     uuid: str  # for CPU slots made up by the agent, the same across restarts
+
+
+@dataclass(frozen=True)
+class PythonOffer:
+    """An entry of agent.yaml's `environments`: trials whose `environment.image` is `name` run with it."""
+
+    name: str
+    refusal: str = ""  # why none can, and what to do about it
 
 
 @dataclass(frozen=True)
@@ -136,6 +145,9 @@ class ContainerSpec:
     slot_ids: tuple[int, ...] = ()
     bind_mounts: tuple[BindMount, ...] = ()
     home: str | None = None  # a folder that outlives the task: made for its owner if missing, and its HOME
+    shared_fs: str | None = (
+        None  # folder of the host with the trial's checkpoint storage; it is bound where it is
+    )
     python_environment: str | None = (
         None  # a name in agent.yaml's `environments`; None: the agent's own Python
     )
@@ -156,6 +168,7 @@ class Hello:
     isolation: Isolation
     containers: tuple[ContainerReport, ...]
     addresses: tuple[str, ...]  # under which other machines may reach this one, best first
+    environments: tuple[PythonOffer, ...] = ()
     protocol: int = PROTOCOL_VERSION
 
 

@@ -153,6 +153,9 @@ class _Supervisor:
         refusal_read, refusal_write = os.pipe2(os.O_CLOEXEC)
         out_read, out_write = os.pipe2(os.O_CLOEXEC)
         err_read, err_write = os.pipe2(os.O_CLOEXEC)
+        if (uid := self._launch["uid"]) is not None:
+            for fd in (out_write, err_write):  # or the task could not open its own /dev/stdout
+                os.fchown(fd, uid, uid)
         signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED_WHILE_STARTING)
         self._pid = os.fork()
         if self._pid == 0:

@@ -17,6 +17,7 @@ from detlab_agent.protocol import (
     AckState,
     ContainerState,
     ContainerStateChanged,
+    Failure,
     FailureKind,
     Hello,
     Isolation,
@@ -140,7 +141,7 @@ def test_refused_is_handed_on() -> None:
     "event",
     [
         machine.Started("c1"),
-        machine.StartFailed("c1", "no"),
+        machine.StartFailed("c1", Failure(FailureKind.CONTAINER_FAILED, "no")),
         machine.LogsDelivered("c1"),
         machine.ContainerEnded("c2", Ended(0)),
     ],

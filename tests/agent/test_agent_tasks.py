@@ -90,19 +90,19 @@ async def test_exit_codes(
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "kind", "says"),
     [
-        ({"container_id": "../x"}, "no container id"),
-        ({"slot_ids": (7,)}, "no slot 7"),
-        ({"python_environment": "py39"}, "no environment 'py39'"),
+        ({"container_id": "../x"}, FailureKind.CONTAINER_FAILED, "no container id"),
+        ({"slot_ids": (7,)}, FailureKind.CONTAINER_FAILED, "no slot 7"),
+        ({"python_environment": "py39"}, FailureKind.ENVIRONMENT_UNUSABLE, "no environment 'py39'"),
     ],
 )
 async def test_a_container_that_cannot_be_started_says_why(
-    master: FakeMaster, running: AgentProcess, changes: dict[str, object], says: str
+    master: FakeMaster, running: AgentProcess, changes: dict[str, object], kind: FailureKind, says: str
 ) -> None:
     seen = await master.ended(master.start("true", **changes))
     assert seen.end is not None and seen.end.failure is not None
-    assert seen.end.failure.kind is FailureKind.CONTAINER_FAILED and says in seen.end.failure.message
+    assert seen.end.failure.kind is kind and says in seen.end.failure.message
     assert list((running.data_dir / "containers").iterdir()) == []
 
 

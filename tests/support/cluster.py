@@ -52,6 +52,7 @@ class Cluster:
     slots: int = 2
     reconnect_wait: float = 25.0  # seconds for which the master waits for an agent that is away
     config: dict[str, Any] = field(default_factory=dict)  # more of master.yaml
+    environments: dict[str, str] = field(default_factory=dict)  # of agent.yaml
     port: int = field(default_factory=free_port)
     master: subprocess.Popen[bytes] | None = None
     agent: subprocess.Popen[bytes] | None = None
@@ -109,6 +110,9 @@ class Cluster:
     def _spawn_agent(self, agent_id: str, folder: Path, slots: int) -> subprocess.Popen[bytes]:
         arguments = ["--master-url", self.url, "--slots", str(slots), "--agent-id", agent_id]
         arguments += ["--data-dir", str(folder)]
+        file = folder.with_name(f"{agent_id}.yaml")
+        file.write_text(yaml.safe_dump({"environments": self.environments}))
+        arguments += ["--config-file", str(file)]
         arguments += ["--token-file", str(self.master_folder / "agent-token")]
         return self._spawn("detlab_agent", arguments)
 

@@ -14,6 +14,10 @@ from detlab_agent.protocol import ContainerSpec, FailureKind
 class StartError(Exception):
     """A container that cannot be started: why, and what to do."""
 
+    def __init__(self, message: str, kind: FailureKind = FailureKind.CONTAINER_FAILED) -> None:
+        super().__init__(message)
+        self.kind = kind
+
 
 class KillReason(StrEnum):
     MASTER = "master"  # the master asked

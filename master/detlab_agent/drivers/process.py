@@ -5,7 +5,7 @@
         launch.json   the same, resolved for the shim (0600)
         kill.json     {"reason", "grace_seconds"} once the container is to end
         lock, shim.json, logs/, exit.json     the shim's, see there
-        run/          the task's own: workdir/, home/, tmp/ (0700, owned by the task's uid)
+        run/          the task's own, see launching.py
 
 As root, each Detlab user's tasks run under a uid of their own. The folders above `run` can be passed by all, but listed
 and read by the agent alone.
@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import hashlib
 import json
 import logging
 import os
@@ -24,10 +23,9 @@ import re
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -36,16 +34,16 @@ import detlab_agent
 from detlab_agent import shim
 from detlab_agent.devices import SlotEnvironment
 from detlab_agent.drivers.base import Ended, Found, KillReason, StartError
-from detlab_agent.drivers.home import lasting_home
-from detlab_agent.drivers.mounts import MountError, Need, Plan, plan_mounts
-from detlab_agent.protocol import BindMount, ContainerSpec, FailureKind, ProtocolError, from_json, to_json
+from detlab_agent.drivers.launching import Launching, tmp_folder
+from detlab_agent.drivers.mounts import MountError
+from detlab_agent.drivers.ports import choose_ports
+from detlab_agent.protocol import ContainerSpec, FailureKind, ProtocolError, from_json, to_json
 from detlab_agent.pythons import PythonEnvironment
 from detlab_agent.segments import SEGMENT_BYTES, SEGMENTS
 
 log = logging.getLogger(__name__)
 
 FIRST_TASK_UID = 1000  # below are the system's own accounts
-_LONGEST_TMPDIR = 50  # a Unix socket's path has 107 bytes, and multiprocessing adds 40 to TMPDIR
 _SHIM_START_SECONDS = 10.0
 _CONTAINER_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _SHIM = "import sys; sys.path.append(sys.argv[1]); from detlab_agent.shim import main; main()"
@@ -81,13 +79,13 @@ class ProcessDriver:
         """
         self._containers = data_dir / "containers"
         self._kept = data_dir / "kept" if keep_folders else None
-        self._pythons = pythons
-        self._base_environment = base_environment
+        self._launching = Launching(pythons, base_environment, slot_environment)
         self._slot_environment = slot_environment
         self._segment_bytes = segment_bytes
         self._segments = segments
         self._separates_users = os.geteuid() == 0
         self._shims: dict[str, _Shim] = {}
+        self._ports: dict[str, int] = {}  # container id -> the first of its allocation's ports
         mode = 0o711 if self._separates_users else 0o700
         for folder in (data_dir, self._containers):
             folder.mkdir(parents=True, exist_ok=True)
@@ -106,16 +104,22 @@ class ProcessDriver:
         uid = self._uid(spec)
         folder = self.folder(spec.container_id)
         try:
-            launch = self._prepare(spec, folder, uid)
+            first_port, ports = choose_ports(spec.allocation_id, set(self._ports.values()))
+            launch = self._launching.prepare(spec, folder, uid, ports) | {
+                "first_port": first_port,
+                "segment_bytes": self._segment_bytes,
+                "segments": self._segments,
+            }
+            self._ports[spec.container_id] = first_port
             shim.write_json(str(folder / "launch.json"), launch)
             shim.write_json(str(folder / "spec.json"), to_json(spec))
             self._spawn(spec.container_id, folder)
-        except (OSError, MountError) as e:
+        except (OSError, MountError, StartError) as e:
+            self._ports.pop(spec.container_id, None)
             self._delete(folder)
+            if isinstance(e, StartError):
+                raise
             raise StartError(f"the task cannot be started on this agent: {e}") from e
-        except StartError:
-            self._delete(folder)
-            raise
 
     async def ended(self, container_id: str) -> Ended:
         if running := self._shims.get(container_id):
@@ -159,6 +163,7 @@ class ProcessDriver:
 
     async def forget(self, container_id: str) -> None:
         folder = self.folder(container_id)
+        self._ports.pop(container_id, None)
         (folder / "spec.json").unlink(
             missing_ok=True
         )  # if the agent is killed now, the next one deletes the rest
@@ -179,92 +184,6 @@ class ProcessDriver:
                 f" {spec.owner_uid} for {spec.owner!r}: {FIRST_TASK_UID} or more is needed"
             )
         return spec.owner_uid
-
-    def _prepare(self, spec: ContainerSpec, folder: Path, uid: int | None) -> dict[str, object]:
-        """Makes the container's folders; gives what the shim must know."""
-        python = self._pythons.get(spec.python_environment)
-        if python is None:
-            known = ", ".join(sorted(name for name in self._pythons if name)) or "none"
-            raise StartError(f"agent.yaml has no environment {spec.python_environment!r} (it has: {known})")
-        for path in (folder, folder / "run"):
-            path.mkdir(mode=0o700)
-        for name in ("logs", "root"):
-            (folder / name).mkdir(mode=0o700)
-        folder.chmod(0o711 if self._separates_users else 0o700)
-        run = folder / "run"
-        tmp = self._tmp(folder)
-        for path in (run / "workdir", run / "home", tmp):
-            path.mkdir(mode=0o700)
-        if uid is not None:
-            for path in (run, run / "workdir", run / "home", tmp):
-                os.chown(path, uid, uid)
-        home = run / "home"
-        if spec.home is not None:
-            home = lasting_home(spec.home, uid)
-            spec = replace(spec, bind_mounts=(*spec.bind_mounts, BindMount(spec.home, spec.home)))
-        plan = self._mounts(spec, python, run, tmp, uid)
-        command = list(spec.command)
-        if not command:
-            raise StartError("the master sent no command")
-        if command[0] in ("python", "python3"):
-            command[0] = str(python.executable)
-        environment = {
-            **self._base_environment,
-            **self._slot_environment.defaults(spec.slot_ids),
-            "PATH": f"{python.executable.parent}:{self._base_environment.get('PATH', os.defpath)}",
-            "HOME": str(home),
-            "TMPDIR": str(tmp),
-            "USER": spec.owner,
-            "LOGNAME": spec.owner,
-            "PYTHONUNBUFFERED": "1",
-            "PYTHONUSERBASE": str(run / "pythonuserbase"),
-            **spec.environment,
-            **self._slot_environment.fixed(spec.slot_ids),
-            "DET_CONTAINER_ID": spec.container_id,
-            "DET_RUN_DIR": str(run),
-            "DET_WORKDIR": str(run / "workdir"),
-        }
-        return {
-            "argv": command,
-            "env": environment,
-            "cwd": str(run / "workdir"),
-            "uid": uid,
-            "mounts": plan.steps,
-            "without_mounts": plan.reason,
-            "segment_bytes": self._segment_bytes,
-            "segments": self._segments,
-        }
-
-    def _mounts(
-        self, spec: ContainerSpec, python: PythonEnvironment, run: Path, tmp: Path, uid: int | None
-    ) -> Plan:
-        mounts = [
-            mount
-            if os.path.isabs(mount.container_path)
-            else type(mount)(mount.host_path, str(run / "workdir" / mount.container_path), mount.read_only)
-            for mount in spec.bind_mounts
-        ]
-        if uid is not None:
-            needs = [Need(path, "the Python installation") for path in python.paths]
-            needs += [Need(path, "the task's folder", read_only=False) for path in (run, tmp)]
-            return plan_mounts(needs, mounts, uid)
-        for mount in mounts:
-            if mount.read_only or os.path.normpath(mount.container_path) != os.path.normpath(mount.host_path):
-                raise StartError(
-                    f"bind mount of {mount.host_path} at {mount.container_path}"
-                    f"{' (read-only)' if mount.read_only else ''}: an agent that is not root can only give a task"
-                    " the same path, writable; run the agent as root, or change the bind mount"
-                )
-            if not os.path.exists(mount.host_path):
-                raise StartError(f"bind mount of {mount.host_path}: it does not exist on this agent")
-        return Plan((), "")
-
-    def _tmp(self, folder: Path) -> Path:
-        """The task's TMPDIR: in its folder, unless that makes paths too long for Unix sockets."""
-        inside = folder / "run" / "tmp"
-        if len(str(inside)) <= _LONGEST_TMPDIR:
-            return inside
-        return Path(tempfile.gettempdir()) / f"detlab-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
 
     def _spawn(self, container_id: str, folder: Path) -> None:
         package_root = Path(detlab_agent.__file__).parent.parent
@@ -300,6 +219,9 @@ class ProcessDriver:
             except ProtocolError as e:
                 log.error("%s was written by another version of the agent and is left alone: %s", folder, e)
                 continue
+            with contextlib.suppress(FileNotFoundError, KeyError):
+                launch = json.loads((folder / "launch.json").read_text())
+                self._ports[spec.container_id] = launch["first_port"]
             self._find_shim(folder)
             note = folder / "kill.json"
             if not note.exists():
@@ -339,7 +261,7 @@ class ProcessDriver:
             signal.pidfd_send_signal(running.pidfd, number)
 
     def _delete(self, folder: Path) -> None:
-        for path in (self._tmp(folder), folder):
+        for path in (tmp_folder(folder), folder):
             with contextlib.suppress(FileNotFoundError):
                 shutil.rmtree(path)
 

@@ -7,7 +7,9 @@ ours find what they need.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from detlab_master.core.records import Allocation, Checkpoint, Container, Experiment, Task, Trial
@@ -90,6 +92,12 @@ def trial_environment(
     if latest:
         variables["DET_LATEST_CHECKPOINT"] = latest
     return variables
+
+
+def image(config: Mapping[str, Any], slot_type: str) -> str:
+    """The configuration's `environment.image` for this kind of slot (cpu, cuda or rocm)."""
+    images = config.get("environment", {}).get("image") or ""
+    return str(images.get(slot_type) or "") if isinstance(images, Mapping) else str(images)
 
 
 def user_environment(experiment: Experiment, slot_type: str) -> dict[str, str]:

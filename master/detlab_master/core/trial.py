@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from detlab_master.core import log_policies, transitions
-from detlab_master.core.allocation import KILLED_BY_US, TASK_FAILED, UNPLACEABLE
+from detlab_master.core.allocation import HOPELESS, KILLED_BY_US, TASK_FAILED
 from detlab_master.core.records import Allocation, Trial
 from detlab_master.core.states import TrialState as S
 
@@ -122,8 +122,8 @@ def outcome(trial: Trial, ended: Allocation) -> Outcome:
         return Outcome.COMPLETED
     if trial.stopped_by_searcher:
         return Outcome.ERROR if task_failed else Outcome.COMPLETED
-    if ended.failure in ("user_mismatch", UNPLACEABLE):
-        return Outcome.ERROR  # no other try can help
+    if ended.failure in HOPELESS:
+        return Outcome.ERROR
     if system_failed:
         return Outcome.RESCHEDULE
     if ended.preempt_acked:

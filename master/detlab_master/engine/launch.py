@@ -80,9 +80,20 @@ class Launcher:
         if trial is None or experiment is None:
             raise NotFound(f"task {task.id}: its trial '{task.trial_id}' not found")
         checkpoint = await asyncio.to_thread(self._store.checkpoints.latest, trial.id)
+        pool = next((p for p in self._resources.pools() if p.name == allocation.resource_pool), None)
+        slot_type = (pool.slot_type if pool else "") or "cpu"
         environment = spec.environment | task_spec.trial_environment(experiment, trial, checkpoint)
-        environment |= task_spec.user_environment(experiment, self._slot_type(allocation.resource_pool))
-        return replace(spec, environment=environment, bind_mounts=_mounts(experiment))
+        environment |= task_spec.user_environment(experiment, slot_type)
+        image = task_spec.image(experiment.config, slot_type)
+        storage = experiment.config["checkpoint_storage"]
+        return replace(
+            spec,
+            environment=environment,
+            bind_mounts=_mounts(experiment),
+            shared_fs=storage["host_path"] if storage["type"] == "shared_fs" else None,
+            # Where another agent of the pool has it, this one refuses: running with another Python is no answer.
+            python_environment=image if pool and image in pool.environments else None,
+        )
 
     def _server(self, spec: protocol.ContainerSpec, task: Task) -> protocol.ContainerSpec:
         return replace(
@@ -92,17 +103,10 @@ class Launcher:
             home=task.config.get("home"),
         )
 
-    def _slot_type(self, pool: str) -> str:
-        return next((p.slot_type for p in self._resources.pools() if p.name == pool), "") or "cpu"
-
 
 def _mounts(experiment: Experiment) -> tuple[protocol.BindMount, ...]:
-    """The folders of the host that a task must reach: its checkpoint storage, and what the configuration asks for."""
-    storage = experiment.config["checkpoint_storage"]
-    mounts = [
+    """The folders of the host that the configuration asks for."""
+    return tuple(
         protocol.BindMount(m["host_path"], m["container_path"], bool(m.get("read_only")))
         for m in experiment.config.get("bind_mounts") or ()
-    ]
-    if storage["type"] == "shared_fs":
-        mounts.append(protocol.BindMount(storage["host_path"], storage["host_path"]))
-    return tuple(mounts)
+    )

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from coolname import generate_slug
 
+from detlab_master.core import task_spec
 from detlab_master.core.errors import Invalid, NotFound
 from detlab_master.core.expconf import parse_experiment_config, resolve
+from detlab_master.core.expconf.environment import DEFAULT_IMAGE, DEFAULT_ROCM_IMAGE
 from detlab_master.core.permissions import Principal, may_see
 from detlab_master.core.records import Experiment, Json
 from detlab_master.core.states import ExperimentState
@@ -81,6 +83,7 @@ class Submissions:
         )
         config = resolved.as_dict
         launch_warnings = self._place(config)
+        environment_warnings = self._environment(config)
         project_id = await self._project(asked, config)
         parent = await self._parent(principal, asked)
         await self._warm_start(principal, config)
@@ -100,7 +103,7 @@ class Submissions:
             labels=tuple(config.get("labels") or ()),
             forked_from=parent.id if parent else None,
         )
-        return CreatedExperiment(experiment, list(resolved.warnings), launch_warnings)
+        return CreatedExperiment(experiment, [*resolved.warnings, *environment_warnings], launch_warnings)
 
     def _place(self, config: Json) -> list[str]:
         """Refuse or warn where the slots do not exist."""
@@ -116,6 +119,25 @@ class Submissions:
                 " the experiment could never start. Ask for fewer slots or for another pool"
             )
         return [SLOTS_EXCEEDED]
+
+    def _environment(self, config: Json) -> list[str]:
+        """Refuse or warn where the Python that the image names cannot be had."""
+        name = config["resources"]["resource_pool"]
+        pool = next(pool for pool in self._resources.pools() if pool.name == name)
+        image = task_spec.image(config, pool.slot_type or "cpu")
+        refusal = pool.environments.get(image)
+        if refusal and self._defaults.reject_impossible:
+            raise Invalid(f"environment.image is {image!r}, and no agent can run it: {refusal}")
+        if refusal:
+            return [f"environment.image is {image!r}, and no agent can run it now: {refusal}"]
+        if refusal is None and pool.agents and image not in ("", DEFAULT_IMAGE, DEFAULT_ROCM_IMAGE):
+            known = ", ".join(sorted(pool.environments)) or "none"
+            warning = (
+                f"environment.image {image!r} is not used: tasks run as processes, with the agent's own Python or an"
+                f" environment of its agent.yaml; agents of the pool {name!r} have: {known}"
+            )
+            return [warning]
+        return []
 
     async def _project(self, asked: CreateExperiment, config: Mapping[str, object]) -> int:
         workspace, project = str(config.get("workspace") or ""), str(config.get("project") or "")

@@ -62,6 +62,7 @@ class _Agent:
     devices: tuple[protocol.Device, ...] = ()
     version: str = ""
     addresses: tuple[str, ...] = ()
+    environments: tuple[protocol.PythonOffer, ...] = ()
     registered_at: float = 0.0
     send: Send | None = None  # None: not connected
     lost: asyncio.TimerHandle | None = None
@@ -226,6 +227,7 @@ class Agents:
             agent.lost.cancel()
             agent.lost = None
         agent.devices, agent.version, agent.addresses = hello.slots, hello.version, hello.addresses
+        agent.environments = hello.environments
         agent.registered_at, agent.send = time.time(), send
         self._reconcile(agent, hello)
         logger.info("agent %s connected with %d slots", agent.id, len(agent.devices))
@@ -449,6 +451,7 @@ class Agents:
             default_priority=pool.config.default_priority,
             queued=len(held) - len(granted),
             scheduled=len(granted),
+            environments=_environments(agents),
         )
 
     def _agent_summary(self, agent: _Agent) -> AgentSummary:
@@ -473,3 +476,11 @@ class Agents:
             addresses=agent.addresses,
             containers=containers,
         )
+
+
+def _environments(agents: Sequence[_Agent]) -> dict[str, str]:
+    """By name: "" where any agent can run tasks with it, else why one cannot."""
+    refusals: dict[str, str] = {}
+    for offer in (offer for agent in agents for offer in agent.environments):
+        refusals[offer.name] = offer.refusal and refusals.get(offer.name, offer.refusal)
+    return refusals

@@ -57,6 +57,7 @@ class PoolSummary:
     default_priority: int
     queued: int
     scheduled: int
+    environments: Mapping[str, str]  # Python environments of its agents -> why none can run tasks, or ""
 
 
 class Listener(Protocol):

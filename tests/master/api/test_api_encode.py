@@ -327,6 +327,7 @@ def test_pool_has_every_key_that_clients_want() -> None:
         default_priority=42,
         queued=4,
         scheduled=2,
+        environments={},
     )
     shown = cluster.pool(summary, cluster_name="lab", default_compute=True, default_aux=False)
     wanted = {

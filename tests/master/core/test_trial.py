@@ -46,6 +46,7 @@ ACKED = replace(ENDED, preempt_requested_at=1.0, preempt_acked=True)
         (TRIAL, replace(ENDED, failure="container_aborted", aborted=True), Outcome.RESCHEDULE),
         (TRIAL, replace(ENDED, failure="user_mismatch"), Outcome.ERROR),
         (TRIAL, replace(ENDED, failure="unplaceable", containers=()), Outcome.ERROR),
+        (TRIAL, replace(ENDED, failure="environment_unusable"), Outcome.ERROR),
         (TRIAL, replace(ENDED, containers=()), Outcome.RESCHEDULE),
         (replace(TRIAL, early_exit_reason=core.INVALID_HP), CRASHED, Outcome.COMPLETED),
         (replace(TRIAL, state=S.STOPPING_COMPLETED, stopped_by_searcher=True), ACKED, Outcome.COMPLETED),

@@ -1,0 +1,119 @@
+"""The official package as a trial's own code: trials whose `environment.image` names an environment with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from detlab_agent import namespace
+from interop.official import ENVIRONMENT, need_official_client
+from support.cluster import Cluster, cluster, wait_for
+
+# Runs until it is asked to stop; a run that goes on from a checkpoint makes two steps more.
+CORE = """
+import json, logging, os, time
+import determined as det
+from determined import core
+
+logging.basicConfig(level=logging.INFO, format=det.LOG_FORMAT)
+info = det.get_cluster_info()
+with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
+    step, end = 0, 10_000
+    if info.latest_checkpoint is not None:
+        with context.checkpoint.restore_path(info.latest_checkpoint) as path:
+            step = int((path / "step").read_text())
+            end = step + 2
+    ports = [os.environ[f"INTER_TRAIN_PROCESS_COMM_PORT_{i}"] for i in (1, 2)]
+    ports += [os.environ["C10D_PORT"], os.environ["DTRAIN_SSH_PORT"]]
+    about = {"run": info.trial._trial_run_id, "start": step, "version": det.__version__, "ports": ports}
+    print("ABOUT", json.dumps(about | {"hook": os.environ.get("HOOK"), "uid": os.getuid()}))
+    with open("/run/determined/train/logs/stderr.log", "w") as log:  # as a rank on another machine would
+        log.write("[rank=3] WARNING: from afar\\n")
+    while step < end:
+        step += 1
+        context.train.report_training_metrics(step, {"loss": 1 / step})
+        context.train.report_validation_metrics(step, {"loss": 1 / step})
+        if context.preempt.should_preempt():
+            break
+        time.sleep(0.05)
+    with context.checkpoint.store_path({"steps_completed": step}) as (path, _):
+        (path / "step").write_text(str(step))
+"""
+
+needs_namespaces = pytest.mark.skipif(
+    bool(namespace.refusal()),
+    reason=f"the official package needs a mount namespace for its fixed paths: {namespace.refusal()};"
+    " run the tests as root, or allow user namespaces",
+)
+
+
+def config(entrypoint: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "name": "under the official package",
+        "entrypoint": entrypoint,
+        "environment": {"image": "official"},
+        "searcher": {"name": "single", "metric": "loss", "max_length": 1},
+        "hyperparameters": {},
+        "max_restarts": 0,
+    } | changes
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    need_official_client()
+    environments = {"official": str(ENVIRONMENT)}
+    with cluster(tmp_path_factory.mktemp("cluster"), slots=2, environments=environments) as running:
+        yield running
+
+
+def first_trial(ours: Cluster, experiment_id: int) -> int:
+    found = wait_for(lambda: ours.trials(experiment_id), "a trial")[0]["id"]
+    assert isinstance(found, int)
+    return found
+
+
+def abouts(ours: Cluster, trial_id: int) -> list[dict[str, Any]]:
+    """What the runs of a trial have said of themselves."""
+    lines = [line for line in ours.logs(trial_id).splitlines() if "ABOUT" in line]
+    return [json.loads(line.partition("ABOUT ")[2]) for line in lines]
+
+
+@needs_namespaces
+def test_a_core_api_script_is_paused_and_goes_on(ours: Cluster) -> None:
+    hook = {"startup-hook.sh": "export HOOK=sourced\n"}
+    experiment = ours.create(config("python3 train.py"), {"train.py": CORE, **hook})
+    beside = ours.create(config("python3 train.py"), {"train.py": CORE, **hook})
+    trial, other = first_trial(ours, experiment), first_trial(ours, beside)
+
+    def validated(trial_id: int) -> bool:
+        return bool(ours.get(f"/api/v1/trials/{trial_id}")["trial"].get("latestValidation"))
+
+    wait_for(lambda: validated(trial) and validated(other), "both report")
+    ours.post(f"/api/v1/experiments/{experiment}/pause")
+
+    def rests() -> bool:
+        return "Ended with exit code 0" in ours.logs(trial)
+
+    wait_for(rests, "the paused trial has ended its run")
+    assert ours.experiment(experiment)["state"] == "STATE_PAUSED"
+    ours.post(f"/api/v1/experiments/{experiment}/activate")
+    assert ours.wait_for_end(experiment) == "COMPLETED"
+    ours.post(f"/api/v1/experiments/{beside}/kill")
+    assert ours.wait_for_end(beside) == "CANCELED"
+
+    first, second = abouts(ours, trial)
+    assert first["start"] == 0 < second["start"]
+    assert [first["run"], second["run"]] == [1, 2]
+    assert (first["version"], first["hook"]) == ("0.38.1", "sourced")
+    ports = {*first["ports"], *abouts(ours, other)[0]["ports"]}
+    assert len(ports) == 8, "two trials side by side on one machine"
+
+    ended = ours.get(f"/api/v1/trials/{trial}")["trial"]
+    assert ended["restarts"] == 0
+    assert ended["totalBatchesProcessed"] == second["start"] + 2
+    found = ours.get(f"/api/v1/trials/{trial}/checkpoints")["checkpoints"]
+    assert {c["metadata"]["steps_completed"] for c in found} == {second["start"], second["start"] + 2}
+    assert "[rank=3] || WARNING: from afar" in ours.logs(trial)
