@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from contracts.postgres_server import PostgresServer, Unavailable, postgres_server
 from detlab_master.store.base import Store
 from detlab_master.store.memory import MemoryStore
 from detlab_master.store.sql import open_store
+from support.postgres import PostgresServer, Unavailable, postgres_server
 
 
 @pytest.fixture(scope="session")

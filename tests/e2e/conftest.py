@@ -17,6 +17,7 @@ import pytest
 
 from e2e.trials import Record
 from support.cluster import PASSWORD, Cluster, cluster
+from support.postgres import PostgresServer, Unavailable, postgres_server
 
 
 @dataclass
@@ -68,9 +69,27 @@ def running_place(slots: int, **options: Any) -> Iterator[Place]:
         shutil.rmtree(folder)
 
 
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    try:
+        with postgres_server() as server:
+            yield server
+    except Unavailable as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
+def db_url(request: pytest.FixtureRequest) -> str:
+    """Of an empty database for a master; "" is the SQLite file in its data folder."""
+    if request.param == "sqlite":
+        return ""
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database()
+
+
 @pytest.fixture(scope="module")
-def place() -> Iterator[Place]:
-    with running_place(slots=4) as started:
+def place(db_url: str) -> Iterator[Place]:
+    with running_place(slots=4, db_url=db_url) as started:
         yield started
 
 

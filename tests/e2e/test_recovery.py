@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import sqlite3
 from collections.abc import Iterator
 
 import psutil
@@ -21,8 +19,8 @@ LINE = re.compile(r"line (\d+) (\d+) ")
 
 
 @pytest.fixture
-def two_slots() -> Iterator[Place]:
-    with running_place(slots=2) as started:
+def two_slots(db_url: str) -> Iterator[Place]:
+    with running_place(slots=2, db_url=db_url) as started:
         yield started
 
 
@@ -139,10 +137,9 @@ def _kill_a_trial(place: Place) -> int:
 def _every_acknowledged_report_is_kept(place: Place, record: Record) -> None:
     acknowledged = record.notes("acknowledged")
     # Those of a killed run from after its checkpoint were superseded by the next run: kept, but not shown.
-    with contextlib.closing(sqlite3.connect(place.cluster.master_folder / "master.db")) as database:
-        kept = database.execute(
-            "SELECT run_id, steps_completed FROM metric_reports WHERE trial_id = ?", [record.trial_id]
-        ).fetchall()
+    kept = place.cluster.rows(
+        "SELECT run_id, steps_completed FROM metric_reports WHERE trial_id = :id", id=record.trial_id
+    )
     assert len(kept) == len(set(kept)), "a report that was sent again is kept twice"
     assert set(acknowledged) <= set(kept)
     # Of each killed run one report more can be kept, whose acknowledgment did not reach the trial any more.

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import psutil
 import requests
+import sqlalchemy as sa
 import yaml
 
 REPO = Path(__file__).resolve().parents[2]
@@ -53,6 +54,7 @@ class Cluster:
     reconnect_wait: float = 25.0  # seconds for which the master waits for an agent that is away
     config: dict[str, Any] = field(default_factory=dict)  # more of master.yaml
     environments: dict[str, str] = field(default_factory=dict)  # of agent.yaml
+    db_url: str = ""  # of the master's database; "" is the SQLite file in its data folder
     port: int = field(default_factory=free_port)
     master: subprocess.Popen[bytes] | None = None
     agent: subprocess.Popen[bytes] | None = None
@@ -80,6 +82,8 @@ class Cluster:
             "resource_pools": [{"pool_name": "default", "agent_reconnect_wait": self.reconnect_wait}],
             **self.config,
         }
+        if self.db_url:
+            config["db"] = {"url": self.db_url}
         file = self.folder / "master.yaml"
         file.write_text(yaml.safe_dump(config))
         self.master = self._spawn("detlab_master", ["--config-file", str(file)])
@@ -188,6 +192,13 @@ class Cluster:
                 left.kill()
             except psutil.NoSuchProcess:
                 continue
+
+    def rows(self, query: str, **parameters: Any) -> list[tuple[Any, ...]]:
+        """What the master's database holds, past the master."""
+        url = self.db_url or f"sqlite:///{self.master_folder}/master.db"
+        engine = sa.create_engine(url, poolclass=sa.NullPool)
+        with engine.connect() as connection:
+            return [tuple(row) for row in connection.execute(sa.text(query), parameters)]
 
     # The API
 

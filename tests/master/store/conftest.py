@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from contracts.postgres_server import PostgresServer, Unavailable, postgres_server
+from support.postgres import PostgresServer, Unavailable, postgres_server
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from contracts.postgres_server import PostgresServer
 from contracts.store_examples import commit, family, report, trial, user
 from detlab_master.store.base import StoreConflict, StoreUnavailable
 from detlab_master.store.sql import open_store
 from detlab_master.store.writes import InsertReport, SaveTrial, SaveUser
+from support.postgres import PostgresServer
 
 pytestmark = pytest.mark.full
 
