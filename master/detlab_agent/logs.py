@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import re
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from pathlib import Path
 
 from detlab_agent.protocol import ContainerSpec, LogBatch, LogLine, Stdtype
 from detlab_agent.segments import Record, SegmentReader
+
+log = logging.getLogger(__name__)
 
 BATCH_LINES = 1000
 BATCH_CHARACTERS = 512 * 1024
@@ -79,9 +82,12 @@ class LogShipper:
         if offset <= self._acked:
             return
         self._acked = offset
-        temporary = self._note.with_suffix(".new")
-        temporary.write_text(json.dumps(offset))
-        temporary.replace(self._note)
+        try:
+            temporary = self._note.with_suffix(".new")
+            temporary.write_text(json.dumps(offset))
+            temporary.replace(self._note)
+        except OSError as e:  # the disk is full: an agent that starts again sends some lines twice, no harm
+            log.warning("%s cannot be written: %s", self._note, e.strerror)
         while self._in_flight and self._in_flight[0] <= offset:
             self._in_flight.popleft()
         self._reader.delete_delivered(offset)

@@ -21,12 +21,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import json
 import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +39,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER, _PR_SET_NO_NEW_PRIVS = 1, 36, 38
 _BLOCKED_WHILE_STARTING = {signal.SIGTERM, signal.SIGUSR1}
 _QUIET_MS = 200  # after which a line that ends in \r is taken as complete
 _KILL_AGAIN_MS = 50
+_ROOM_SECONDS = 1.0  # between looks whether a full disk has room again
 _READ_BYTES = 64 * 1024
 
 CANNOT_EXECUTE, NOT_FOUND = 126, 127
@@ -91,7 +94,19 @@ def main() -> None:
     except Exception as e:  # noqa: BLE001  whatever it is, the agent must learn that the task has ended
         kill_tree()
         exit_code, message = CANNOT_EXECUTE, f"the task's supervisor failed: {type(e).__name__}: {e}"
-    write_json(exit_path, {"exit_code": exit_code, "message": message})
+    _tell_the_end(exit_path, {"exit_code": exit_code, "message": message})
+
+
+def _tell_the_end(path: str, ended: dict[str, Any]) -> None:
+    """On a full disk, as soon as there is room: a task that is done must not look like one that vanished."""
+    while True:
+        try:
+            write_json(path, ended)
+            return
+        except OSError as e:
+            if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+        time.sleep(_ROOM_SECONDS)
 
 
 class _Supervisor:

@@ -147,7 +147,12 @@ class ProcessDriver:
             return
         note = self.folder(container_id) / "kill.json"
         if not note.exists():
-            shim.write_json(str(note), {"reason": reason, "grace_seconds": grace_seconds})
+            try:
+                shim.write_json(str(note), {"reason": reason, "grace_seconds": grace_seconds})
+            except (
+                OSError
+            ) as e:  # the disk is full; the note is for an agent that starts again before the end
+                log.warning("%s cannot be written: %s", note, e.strerror)
         loop = asyncio.get_running_loop()
         if grace_seconds <= 0:
             self._signal(running, signal.SIGUSR1)

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_BODY = 32 << 20  # bytes; one route takes more
+RETRY_AFTER = "1"  # seconds; what a 503 tells the client to wait
 _PARSED_INLINE = 256 << 10  # bytes; larger JSON is parsed in a thread
 _NUMBERED = (Kind.EXPERIMENT, Kind.TRIAL, Kind.USER)  # kinds whose ids are integers
 _PARAMETERS = {
@@ -337,6 +338,8 @@ class ApiHandler(RequestHandler):
             return
         kind = errors.kind_of(error)
         self.set_status(kind.status)
+        if kind is errors.UNAVAILABLE:
+            self.set_header("Retry-After", RETRY_AFTER)
         gateway = self.request.path.startswith("/api/")
         self.write(wire.dumps(errors.body(kind, self._explain(error), gateway=gateway), pretty=self._pretty))
 
@@ -347,6 +350,11 @@ class ApiHandler(RequestHandler):
             if error.status_code == 405:
                 return f"{route} is not possible: allowed are {', '.join(sorted(self.rules))}"
             return f"there is no {route}" if error.status_code == 404 else str(error)
+        if errors.is_full_disk(error):
+            return (
+                f"the disk of the master's data folder is full: {route} changed nothing;"
+                " free some space there, and try again"
+            )
         if errors.kind_of(error) is not errors.INTERNAL:
             return str(error)
         number = uuid.uuid4().hex[:12]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -37,6 +38,7 @@ class Kind:
 
 
 INTERNAL: Final = Kind(500, 13, "Internal")
+UNAVAILABLE: Final = Kind(503, 14, "Unavailable")
 _KINDS: Final[list[tuple[type[Exception], Kind]]] = [
     (NotFound, Kind(404, 5, "NotFound")),
     (Invalid, Kind(400, 3, "InvalidArgument")),
@@ -49,7 +51,7 @@ _KINDS: Final[list[tuple[type[Exception], Kind]]] = [
     (Inactive, Kind(403, 7, "PermissionDenied")),
     (TooLarge, Kind(413, 8, "ResourceExhausted")),
     (Unsupported, Kind(415, 3, "InvalidArgument")),
-    (StoreUnavailable, Kind(503, 14, "Unavailable")),
+    (StoreUnavailable, UNAVAILABLE),
 ]
 _BY_STATUS: Final = {
     400: Kind(400, 3, "InvalidArgument"),
@@ -62,7 +64,13 @@ def kind_of(error: BaseException) -> Kind:
     """How an exception is answered; `INTERNAL` for what nobody foresaw."""
     if isinstance(error, HTTPError):
         return _BY_STATUS.get(error.status_code, INTERNAL)
+    if is_full_disk(error):
+        return UNAVAILABLE
     return next((kind for cls, kind in _KINDS if isinstance(error, cls)), INTERNAL)
+
+
+def is_full_disk(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def body(kind: Kind, text: str, *, gateway: bool) -> dict[str, Any]:

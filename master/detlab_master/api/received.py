@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
 from pathlib import Path
 from typing import IO
@@ -24,29 +25,40 @@ class ReceivedBody:
         self._folder = folder
         self._buffer = bytearray()
         self._file: IO[bytes] | None = None
+        self._failure: OSError | None = None
 
     @property
     def too_large(self) -> bool:
         return self.size > self._limit
 
     async def add(self, chunk: bytes) -> None:
-        """Take the next piece; writes to the disk in a thread."""
+        """Take the next piece; writes to the disk in a thread. What cannot be written is told to who reads it."""
         self.size += len(chunk)
-        if self.too_large:
+        if self.too_large or self._failure is not None:
             self.close()
             return
         self._buffer += chunk
         if len(self._buffer) > IN_MEMORY:
-            await self._spill()
+            try:
+                await self._spill()
+            except OSError as error:  # here, it would only break off the connection
+                self._failure = error
+                self.close()
 
     async def whole(self) -> bytes:
-        """All of it, in memory."""
+        """All of it, in memory.
+
+        Raises:
+            OSError: it could not be written to the disk while it came in.
+        """
+        self._raise_failure()
         if self._file is None:
             return bytes(self._buffer)
         return await asyncio.to_thread((await self.file()).read)
 
     async def file(self) -> IO[bytes]:
-        """All of it, as a file at its beginning."""
+        """All of it, as a file at its beginning. Raises what `whole` raises."""
+        self._raise_failure()
         await self._spill()
         assert self._file is not None  # _spill
         self._file.seek(0)
@@ -61,8 +73,13 @@ class ReceivedBody:
         """Forget the body. May be called several times."""
         self._buffer.clear()
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # a full disk: what was buffered is not wanted any more
+                self._file.close()
             self._file = None
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     async def _spill(self) -> None:
         piece, self._buffer = self._buffer, bytearray()

@@ -21,6 +21,10 @@ class StoreUnavailable(Exception):
     """The database cannot be reached or written to at the moment; nothing of the transaction happened."""
 
 
+class StoreFull(StoreUnavailable):
+    """The database's disk has no room; nothing of the transaction happened."""
+
+
 class StoreConflict(Exception):
     """The transaction contradicts what is stored (a duplicate key, a record whose parent is not there), or holds a value
     that cannot be stored (a NaN in JSON); nothing of it happened."""

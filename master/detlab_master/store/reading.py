@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
 
-from detlab_master.store.base import Page, StoreConflict, StoreUnavailable
+from detlab_master.store.base import Page, StoreConflict, StoreFull, StoreUnavailable
 from detlab_master.store.rows import R, Select, Shape
 
 if TYPE_CHECKING:
     from sqlalchemy.sql.elements import ColumnElement
+
+
+FREE: Final = "free some space there, and try again"
+_PG_DISK_FULL: Final = "53100"
 
 
 class Reader:
@@ -101,11 +106,21 @@ def translate(error: Exception) -> Exception:
             return StoreConflict(f"this contradicts what is stored: {_line(cause)}")
         case sa.exc.ProgrammingError():
             return error
+        case sa.exc.DBAPIError() if _is_full(cause):
+            return StoreFull(
+                f"the disk of the master's database is full ({_line(cause)}): nothing was changed; {FREE}"
+            )
         case sa.exc.DBAPIError() | sa.exc.TimeoutError():
             return StoreUnavailable(f"the database does not answer as it should: {_line(cause)}")
         case sa.exc.StatementError() | ValueError() | OverflowError() | TypeError():
             return StoreConflict(f"this value cannot be stored: {_line(cause)}")
     return error
+
+
+def _is_full(cause: object) -> bool:
+    if isinstance(cause, sqlite3.Error):
+        return getattr(cause, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    return getattr(cause, "pgcode", None) == _PG_DISK_FULL
 
 
 def _line(error: object) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 
 import pytest
+import sqlalchemy as sa
 
 from contracts.store_examples import commit, family, report, trial, user
 from detlab_master.store.base import StoreConflict, StoreUnavailable
 from detlab_master.store.sql import open_store
 from detlab_master.store.writes import InsertReport, SaveTrial, SaveUser
+from support.cluster import wait_for
 from support.postgres import PostgresServer
 
 pytestmark = pytest.mark.full
@@ -29,6 +31,58 @@ def test_a_lost_connection_is_unavailable_and_the_next_call_connects_again(postg
         postgres.start()
     commit(store, SaveUser(user(3)))
     assert store.users.all() == [user(1), user(3)]
+    store.close()
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_commit_without_an_answer_is_what_the_server_says(postgres: PostgresServer, kept: bool) -> None:
+    store = open_store(postgres.new_database())
+    cut: list[int] = []
+
+    @sa.event.listens_for(store._writing, "commit")
+    def lose_the_answer(connection: sa.Connection) -> None:
+        if not cut:
+            cut.append(1)
+            driver = connection.connection.dbapi_connection
+            assert driver is not None
+            if kept:
+                driver.commit()
+            driver.close()
+
+    if kept:
+        commit(store, SaveUser(user(1)))
+    else:
+        with pytest.raises(StoreUnavailable, match="before this was kept"):
+            commit(store, SaveUser(user(1)))
+    assert cut
+    commit(store, SaveUser(user(2)))
+    assert store.users.all() == ([user(1)] if kept else []) + [user(2)]
+    store.close()
+
+
+def test_others_are_refused_while_nobody_knows_what_became_of_a_commit(postgres: PostgresServer) -> None:
+    store = open_store(postgres.new_database())
+    commit(store, SaveUser(user(1)))
+    stopped: list[int] = []
+
+    @sa.event.listens_for(store._writing, "commit")
+    def stop_the_server(connection: sa.Connection) -> None:
+        if not stopped:
+            stopped.append(1)
+            postgres.stop()
+
+    unclear = store.commit([SaveUser(user(2))])
+    try:
+        wait_for(lambda: stopped, "the server is stopped")
+        with pytest.raises(StoreUnavailable):
+            commit(store, SaveUser(user(3)))
+        assert not unclear.done()
+    finally:
+        postgres.start()
+    with pytest.raises(StoreUnavailable, match="before this was kept"):
+        unclear.result(timeout=30)
+    commit(store, SaveUser(user(4)))
+    assert store.users.all() == [user(1), user(4)]
     store.close()
 
 

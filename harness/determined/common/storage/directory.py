@@ -5,6 +5,7 @@ its own name at the very end. A reader therefore finds all of it or nothing, whe
 """
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -49,8 +50,13 @@ class DirectoryStorage:
                 _flush(staging)
                 os.rename(staging, final)
                 _fsync(self.base)
-        except BaseException:
+        except BaseException as e:
+            full = isinstance(e, Exception) and _is_full(e, self.base)
             shutil.rmtree(staging, ignore_errors=True)
+            if full:
+                raise StorageError(
+                    f"cannot write the checkpoint {final}: the disk of {self.base} is full; free some space there"
+                ) from e
             raise
 
     def upload(self, source: Path, storage_id: str, selector: Selector | None = None) -> None:
@@ -117,6 +123,18 @@ def copy_files(source: Path, destination: Path, selector: Selector | None = None
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source / name, target)
+
+
+def _is_full(error: BaseException, base: Path) -> bool:
+    """Whether that happened for want of room. Libraries that write files have errors of their own for it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        cause = cause.__cause__
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage(base).free == 0
+    return False
 
 
 def _flush(root: Path) -> None:
