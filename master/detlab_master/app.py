@@ -27,6 +27,7 @@ from detlab_master.engine.contexts import Contexts
 from detlab_master.engine.deletion import ExperimentDeletion
 from detlab_master.engine.experiment_inbox import Pools
 from detlab_master.engine.experiments import ExperimentService
+from detlab_master.engine.experiments_at_work import ExperimentsAtWork
 from detlab_master.engine.identity import Identity
 from detlab_master.engine.launch import Launcher
 from detlab_master.engine.log_policies import LogPolicies
@@ -62,7 +63,7 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
     pools = DefaultPools(manager.default_compute_resource_pool, manager.default_aux_resource_pool)
     server = api.server(api.application(services, pools))
     try:
-        await services.experiments.restore()
+        await services.at_work.restore()
         await services.deletion.restore()
         await services.servers.restore()
         server.add_sockets(sockets)
@@ -73,7 +74,7 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
         await server.close_all_connections()
         services.agents.close()
         await services.deletion.close()
-        await services.experiments.close()
+        await services.at_work.close()
         await services.servers.close()
         await services.allocations.close()
         services.readers.shutdown(wait=True, cancel_futures=True)
@@ -118,22 +119,24 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         reject_impossible=config.launch_error,
     )
     submissions = Submissions(store, agents, cluster_defaults)
-    experiments = ExperimentService(
+    at_work = ExperimentsAtWork(
         store=store,
         ids=ids,
         allocations=allocations,
         resources=agents,
         pools=Pools(priorities.__getitem__, defaults.preemption_timeout),
         logs=logs,
-        submissions=submissions,
+    )
+    experiments = ExperimentService(
+        store=store, ids=ids, allocations=allocations, at_work=at_work, submissions=submissions
     )
     master_url = config.task_master_url or f"http://{_reachable(config.bind_ip)}:{config.port}"
     launcher = Launcher(store, cluster, agents, master_url)
     agents.wire(allocations)
     allocations.wire(agents, launcher.spec)
-    allocations.owned_by(TaskType.TRIAL, experiments.allocation_ended)
+    allocations.owned_by(TaskType.TRIAL, at_work.allocation_ended)
     allocations.on_end(identity.forget_allocation)
-    logs.read_by(LogPolicies(store, allocations, experiments).read)
+    logs.read_by(LogPolicies(store, allocations, at_work).read)
     servers = ServerService(
         store=store,
         ids=ids,
@@ -149,6 +152,7 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         store=store,
         cluster=cluster,
         identity=identity,
+        at_work=at_work,
         experiments=experiments,
         checkpoints=CheckpointService(store=store, files=files, registry=registry),
         previews=Previews(cluster_defaults),

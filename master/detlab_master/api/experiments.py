@@ -13,6 +13,7 @@ from detlab_master.api.encode import wire
 from detlab_master.api.experiment_lists import Listing, arranged, best_trial, matching, view, views
 from detlab_master.api.unpacking import Unpacker
 from detlab_master.core.errors import NotFound
+from detlab_master.core.experiment_edit import ExperimentEdit
 from detlab_master.core.permissions import Access, Kind
 from detlab_master.core.records import Experiment
 from detlab_master.engine.submissions import CreateExperiment
@@ -130,8 +131,7 @@ class OneExperiment(ExperimentHandler):
         fields = await self.fields()
         keep = fields.child("checkpointStorage")
         given = {ours: keep.optional_integer(theirs) for theirs, ours in _KEEP.items()}
-        edited = await self.services.experiments.edit(
-            self.path_integer(Kind.EXPERIMENT),
+        edit = ExperimentEdit(
             name=fields.optional_text("name"),
             description=fields.optional_text("description"),
             notes=fields.optional_text("notes"),
@@ -139,6 +139,7 @@ class OneExperiment(ExperimentHandler):
             resources=_resources(fields.child("resources")),
             keep_checkpoints={name: value for name, value in given.items() if value is not None},
         )
+        edited = await self.services.experiments.edit(self.path_integer(Kind.EXPERIMENT), edit)
         experiment, _ = await self.shown(edited)
         self.reply({"experiment": experiment})
 
@@ -164,21 +165,36 @@ class ExperimentLabel(ApiHandler):
     rules: ClassVar = {"PUT": Rule(Access.OWN, Kind.EXPERIMENT), "DELETE": Rule(Access.OWN, Kind.EXPERIMENT)}
 
     async def put(self, experiment_id: str, label: str) -> None:
-        await self._set({*self._labels, label})
+        await self._edit(ExperimentEdit(add_labels=[label]))
 
     async def delete(self, experiment_id: str, label: str) -> None:
-        await self._set(self._labels - {label})
+        await self._edit(ExperimentEdit(remove_labels=[label]))
 
-    @property
-    def _labels(self) -> set[str]:
-        record = self.found.experiment
-        assert record is not None
-        return set(record.labels)
-
-    async def _set(self, labels: set[str]) -> None:
-        number = self.path_integer(Kind.EXPERIMENT)
-        edited = await self.services.experiments.edit(number, labels=sorted(labels))
+    async def _edit(self, edit: ExperimentEdit) -> None:
+        edited = await self.services.experiments.edit(self.path_integer(Kind.EXPERIMENT), edit)
         self.reply({"labels": list(edited.labels)})
+
+
+class ContinueExperiment(ExperimentHandler):
+    """Let an experiment that has ended go on."""
+
+    rules: ClassVar = {"POST": Rule(Access.OWN, Kind.EXPERIMENT, in_body=True)}
+
+    async def post(self) -> None:
+        fields = await self.fields()
+        number = fields.integer("id")
+        await self.admit(Kind.EXPERIMENT, number, Access.OWN)
+        continued = await self.services.experiments.continue_(
+            self.principal, number, fields.text("overrideConfig", "")
+        )
+        experiment, _ = await self.shown(continued.experiment)
+        self.reply(
+            {
+                "experiment": experiment,
+                "warnings": continued.launch_warnings,
+                "messages": continued.warnings,  # for people; ours, official clients do not look
+            }
+        )
 
 
 class ExperimentVerb(ApiHandler):

@@ -19,6 +19,7 @@ from detlab_master.core.experiment_events import (
     Activated,
     AllocationEnded,
     Canceled,
+    Continued,
     EarlyExitReported,
     Edited,
     Effect,
@@ -43,6 +44,7 @@ from detlab_master.core.records import Experiment, Json, SearcherEvent, Trial
 from detlab_master.core.searchers import base as search
 from detlab_master.core.states import ExperimentState as S
 from detlab_master.core.states import TrialState
+from detlab_master.core.transitions import IllegalMove
 
 _END = {
     S.STOPPING_CANCELED: S.CANCELED,
@@ -76,6 +78,7 @@ class ExperimentMachine:
         self._by_request: dict[int, int] = {}  # request id -> trial id
         self._open: dict[int, None] = {}  # ids of trials that are not terminal, in order of creation
         self._open_progress = OpenProgress()
+        self._told: set[int] = set()  # request ids of trials whose exit the searcher has taken
         self._events_seen = 0
 
     def restore(self, past: Iterable[SearcherEvent], existing: Iterable[Trial]) -> None:
@@ -83,7 +86,7 @@ class ExperimentMachine:
         for recorded in past:
             # What it decides was carried out then. A decision that made the search fail was kept as a state.
             with suppress(search.SearcherError):
-                self._searcher.step(search.event_from_json(recorded.event))
+                self._step_search(search.event_from_json(recorded.event))
             self._events_seen = recorded.seq + 1
         for trial in existing:
             self._adopt(trial)
@@ -127,11 +130,11 @@ class ExperimentMachine:
                 return [self._keep(replace(self.trials[trial_id], runner_state=state))]
             case AllocationEnded(trial_id, allocation):
                 return self._trial(trial_id, trials.AllocationEnded(allocation), ids, now)
-            case Edited(experiment):
-                self.experiment = replace(
-                    experiment, state=self.experiment.state, progress=self.experiment.progress
-                )
+            case Edited(change):
+                self.experiment = change(self.experiment)
                 return [KeepExperiment(self.experiment)]
+            case Continued(hparams):
+                return self._continue(hparams, ids, now)
 
     # Verbs of the user
 
@@ -160,6 +163,31 @@ class ExperimentMachine:
             effects += self._trial(trial.id, event, ids, now)
         return effects + self._finish_if_done(now)
 
+    def _continue(self, hparams: Json | None, ids: Ids, now: float) -> list[Effect]:
+        single = self.experiment.config["searcher"]["name"] == "single"
+        again = [t for t in self.trials.values() if single or t.state is not TrialState.COMPLETED]
+        what = f"experiment {self.experiment.id}"
+        if not self.experiment.state.terminal:
+            raise IllegalMove(f"{what} is {self.experiment.state}: only one that has ended can be continued")
+        if not again:
+            raise IllegalMove(f"{what} has nothing to continue: all of its trials are COMPLETED")
+        state = transitions.check(transitions.EXPERIMENT, what, self.experiment.state, S.ACTIVE)
+        self.experiment = replace(self.experiment, state=state, end_time=None, error="")
+        effects: list[Effect] = [KeepExperiment(self.experiment)]
+        for trial in again:
+            if trial.request_id in self._told:
+                reopened = search.Reopened(trial.request_id, _exit_reason(trial))
+                effects += self._search(reopened, ids, now)
+            after, more = trials.step(
+                trial, trials.Continued(hparams), max_restarts=self._max_restarts, now=now
+            )
+            self._adopt(after)
+            effects += [KeepTrial(after), *more]
+        for trial in list(self.trials.values()):  # those that completed while the experiment was stopping
+            if trial.state.terminal and trial.request_id not in self._told:
+                effects += self._tell_exit(trial, ids, now)
+        return effects + self._keep_progress()
+
     # What trials report
 
     def _reported(self, trial: Trial, validation: Json | None, ids: Ids, now: float) -> list[Effect]:
@@ -185,17 +213,31 @@ class ExperimentMachine:
     # The search and its trials
 
     def _search(self, event: search.Event, ids: Ids, now: float) -> list[Effect]:
-        """Let the searcher hear of an event, and do what it decides."""
+        """Let the searcher hear of an event, and do what it decides.
+
+        It hears nothing while the experiment stops, and so can go on from there if the experiment is continued.
+        """
+        if self.experiment.state.stopping or self.experiment.state.terminal:
+            return []
         record = SearcherEvent(self.experiment.id, self._events_seen, search.event_to_json(event))
         self._events_seen += 1
         effects: list[Effect] = [RecordSearcherEvent(record)]
         try:
-            actions = self._searcher.step(event)
+            actions = self._step_search(event)
         except search.SearcherError as error:
             return effects + self._searcher_failed(str(error), ids, now)
         for action in actions:
             effects += self._act(action, ids, now)
         return effects
+
+    def _step_search(self, event: search.Event) -> list[search.Action]:
+        actions = self._searcher.step(event)
+        match event:
+            case search.Exited(request_id):
+                self._told.add(request_id)
+            case search.Reopened(request_id):
+                self._told.discard(request_id)
+        return actions
 
     def _act(self, action: search.Action, ids: Ids, now: float) -> list[Effect]:
         match action:
@@ -204,8 +246,6 @@ class ExperimentMachine:
             case search.Stop(request_id):
                 return self._trial(self._by_request[request_id], trials.StoppedBySearcher(), ids, now)
             case search.Shutdown(failure, cancel):
-                if self.experiment.state.stopping or self.experiment.state.terminal:
-                    return self._finish_if_done(now)
                 end = S.STOPPING_ERROR if failure else S.STOPPING_CANCELED if cancel else S.STOPPING_COMPLETED
                 return [self._move(end), *self._finish_if_done(now)]
 
@@ -237,10 +277,14 @@ class ExperimentMachine:
         after = self.trials[trial_id]
         if after.state.terminal and not before.state.terminal:
             effects.append(TrialEnded(after))
-            effects += self._search(search.Exited(after.request_id, _exit_reason(after)), ids, now)
+            if self.experiment.state.stopping:
+                return effects + self._finish_if_done(now)
+            effects += self._tell_exit(after, ids, now)
             effects += self._keep_progress()
-            effects += self._finish_if_done(now)
         return effects
+
+    def _tell_exit(self, closed: Trial, ids: Ids, now: float) -> list[Effect]:
+        return self._search(search.Exited(closed.request_id, _exit_reason(closed)), ids, now)
 
     def _step_trial(self, trial: Trial, event: trials.Event, now: float) -> list[Effect]:
         after, effects = trials.step(trial, event, max_restarts=self._max_restarts, now=now)

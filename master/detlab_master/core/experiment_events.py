@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from detlab_master.core import log_policies
@@ -81,9 +82,19 @@ class AllocationEnded:
 
 @dataclass(frozen=True)
 class Edited:
-    """The parts that a person may change at any time (name, notes, labels, archived, configuration of resources)."""
+    """A person changes what may be changed at any time: name, notes, labels, settings of resources and the like."""
 
-    experiment: Experiment
+    change: Callable[[Experiment], Experiment]  # pure; leaves state, progress and end alone
+
+
+@dataclass(frozen=True)
+class Continued:
+    """An experiment that has ended goes on: the trials that have not completed, or the one of a single search.
+
+    Only of searches that do not compare trials while they run: single, random, grid.
+    """
+
+    hparams: Json | None = None  # of a single search whose hyperparameters were changed
 
 
 Event = (
@@ -100,6 +111,7 @@ Event = (
     | RunnerStateReported
     | AllocationEnded
     | Edited
+    | Continued
 )
 
 

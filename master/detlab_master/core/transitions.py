@@ -36,9 +36,9 @@ EXPERIMENT: Table[E] = {
     E.STOPPING_KILLED: {E.CANCELED: "its last trial ended"},
     E.STOPPING_COMPLETED: {E.COMPLETED: "its last trial ended"},
     E.STOPPING_ERROR: {E.STOPPING_KILLED: "kill", E.ERROR: "its last trial ended"},
-    E.CANCELED: {E.DELETING: "delete"},
-    E.COMPLETED: {E.DELETING: "delete"},
-    E.ERROR: {E.DELETING: "delete"},
+    E.CANCELED: {E.ACTIVE: "continue", E.DELETING: "delete"},
+    E.COMPLETED: {E.ACTIVE: "continue", E.DELETING: "delete"},
+    E.ERROR: {E.ACTIVE: "continue", E.DELETING: "delete"},
     E.DELETING: {E.DELETED: "all of it is gone", E.DELETE_FAILED: "something could not be removed"},
     E.DELETE_FAILED: {E.DELETING: "delete"},
     E.DELETED: {},
@@ -73,9 +73,9 @@ TRIAL: Table[T] = {
         T.COMPLETED: "its run ended",
         T.ERROR: "its run failed instead of stopping",
     },
-    T.CANCELED: {},
-    T.COMPLETED: {},
-    T.ERROR: {},
+    T.CANCELED: {T.ACTIVE: "the experiment was continued"},
+    T.COMPLETED: {T.ACTIVE: "the experiment was continued"},
+    T.ERROR: {T.ACTIVE: "the experiment was continued"},
 }
 
 _ENDS = {A.TERMINATED: "every container ended"}

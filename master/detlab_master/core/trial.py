@@ -10,7 +10,7 @@ from enum import Enum
 
 from detlab_master.core import log_policies, transitions
 from detlab_master.core.allocation import HOPELESS, KILLED_BY_US, TASK_FAILED
-from detlab_master.core.records import Allocation, Trial
+from detlab_master.core.records import Allocation, Json, Trial
 from detlab_master.core.states import TrialState as S
 
 INVALID_HP = "EXITED_REASON_INVALID_HP"
@@ -59,6 +59,13 @@ class AllocationEnded:
     allocation: Allocation
 
 
+@dataclass(frozen=True)
+class Continued:
+    """Run again from the latest checkpoint, with as many restarts as at first."""
+
+    hparams: Json | None = None  # in place of the trial's
+
+
 Event = (
     Activated
     | Paused
@@ -68,6 +75,7 @@ Event = (
     | EarlyExitReported
     | LogPolicyMatched
     | AllocationEnded
+    | Continued
 )
 
 
@@ -150,6 +158,8 @@ def step(trial: Trial, event: Event, *, max_restarts: int, now: float) -> tuple[
     """
     if isinstance(event, LogPolicyMatched):
         return _log_matched(trial, event.match), []
+    if isinstance(event, Continued):
+        return _continued(trial, event) if trial.state.terminal else (trial, [])
     if trial.state.terminal:
         return trial, []
     match event:
@@ -218,6 +228,20 @@ def _log_matched(trial: Trial, match: log_policies.Match) -> Trial:
     if policy.action == log_policies.EXCLUDE_NODE and agent and agent not in trial.excluded_agents:
         return replace(trial, excluded_agents=(*trial.excluded_agents, agent))
     return trial
+
+
+def _continued(trial: Trial, event: Continued) -> tuple[Trial, list[Effect]]:
+    fresh = replace(
+        _move(trial, S.ACTIVE),
+        hparams=trial.hparams if event.hparams is None else event.hparams,
+        end_time=None,
+        restarts=0,
+        stopped_by_searcher=False,
+        early_exit_reason=None,
+        retries_canceled=False,
+        progress=0.0,
+    )
+    return _run_if_free(fresh)
 
 
 def _run_if_free(trial: Trial) -> tuple[Trial, list[Effect]]:

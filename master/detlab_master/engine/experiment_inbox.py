@@ -12,14 +12,17 @@ from detlab_master.core import expconf, hyperparameters, log_policies, metrics, 
 from detlab_master.core import experiment_events as core
 from detlab_master.core.errors import Invalid, NotFound
 from detlab_master.core.experiment import ExperimentMachine
-from detlab_master.core.records import Allocation, Checkpoint, Experiment, MetricReport, Task, Trial
+from detlab_master.core.records import Allocation, Checkpoint, Experiment, Json, MetricReport, Task, Trial
 from detlab_master.core.scheduling import Request
+from detlab_master.core.searchers import base as search
+from detlab_master.core.searchers.base import Searcher
 from detlab_master.core.searchers.make import make
 from detlab_master.core.states import AllocationState, TaskType
 from detlab_master.engine import clock
 from detlab_master.engine.allocations import AllocationService
 from detlab_master.engine.inbox import FlushFirst, Plan
 from detlab_master.engine.logs import LogService
+from detlab_master.resources.base import ResourceManager
 from detlab_master.store import writes
 from detlab_master.store.base import Page, Store
 
@@ -27,6 +30,11 @@ from detlab_master.store.base import Page, Store
 @dataclass(frozen=True)
 class Created:
     """The first event of an experiment: it is kept together with the trials that the search starts with."""
+
+
+@dataclass(frozen=True)
+class Continued:
+    """The experiment has ended, and goes on with the record that its machine was built with."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class LogsMatched:
     matches: tuple[log_policies.Match, ...]
 
 
-Event = core.Event | Created | MetricsReported | CheckpointReported | LogsMatched
+Event = core.Event | Created | Continued | MetricsReported | CheckpointReported | LogsMatched
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,7 @@ class ExperimentAtWork:
         store: Store,
         ids: clock.Ids,
         allocations: AllocationService,
+        resources: ResourceManager,
         pools: Pools,
         logs: LogService,
         finished: Callable[[Experiment], None],
@@ -81,6 +90,7 @@ class ExperimentAtWork:
         self._store = store
         self._ids = ids
         self._allocations = allocations
+        self._resources = resources
         self._pools = pools
         self._logs = logs
         self._finished = finished
@@ -104,6 +114,13 @@ class ExperimentAtWork:
             case Created():
                 plan.writes.append(writes.SaveExperiment(self.experiment))
                 self._handle(core.Started(), plan)
+            case Continued():
+                self._handle(core.Continued(_first_hparams(self.experiment)), plan)
+            case core.Edited():
+                before = self.experiment
+                self._handle(event, plan)
+                after = plan.answer = self.experiment
+                plan.effects.append(lambda: self._reschedule(before, after))
             case MetricsReported(report):
                 await self._report(report, plan)
             case CheckpointReported(checkpoint):
@@ -125,6 +142,11 @@ class ExperimentAtWork:
         experiment = await asyncio.to_thread(self._store.experiments.get, experiment_id)
         if experiment is None:
             raise NotFound(f"experiment '{experiment_id}' not found")
+        await self.load(experiment)
+
+    async def load(self, experiment: Experiment) -> None:
+        """Begin with this record; the rest from the store."""
+        experiment_id = experiment.id
         past = await asyncio.to_thread(self._store.experiments.searcher_events, experiment_id)
         kept, _ = await asyncio.to_thread(self._store.trials.find, experiment_id, None, Page())
         running = [t.id for t in kept if not t.state.terminal]
@@ -145,13 +167,21 @@ class ExperimentAtWork:
             job_id=task.job_id,
             pool=allocation.resource_pool,
             slots=allocation.slots,
-            priority=allocation.priority,
+            priority=resources.get("priority") or allocation.priority,
             order=allocation.queue_order,
             preemptible=True,
             single_node=bool(resources.get("is_single_node")),
             max_slots=resources.get("max_slots"),
             excluded=frozenset(self.trials[task.trial_id].excluded_agents),
         )
+
+    def _reschedule(self, before: Experiment, after: Experiment) -> None:
+        """What was changed of the experiment's resources counts at once, for what waits and what runs."""
+        old, new = before.config["resources"], after.config["resources"]
+        if old.get("max_slots") != new.get("max_slots"):
+            self._resources.set_max_slots(after.job_id, new.get("max_slots"))
+        if new.get("priority") is not None and old.get("priority") != new["priority"]:
+            self._resources.set_priority(after.job_id, new["priority"])
 
     # Reports
 
@@ -319,9 +349,22 @@ class ExperimentAtWork:
 
 def _machine(experiment: Experiment) -> ExperimentMachine:
     config = expconf.restore(experiment.config)
+    return ExperimentMachine(experiment, _searcher(config), max_restarts=config.max_restarts)
+
+
+def _searcher(config: expconf.ExperimentConfig) -> Searcher:
     rng = random.Random(config.reproducibility.experiment_seed)
-    searcher = make(config.searcher, hyperparameters.parse(config.hyperparameters), rng)
-    return ExperimentMachine(experiment, searcher, max_restarts=config.max_restarts)
+    return make(config.searcher, hyperparameters.parse(config.hyperparameters), rng)
+
+
+def _first_hparams(experiment: Experiment) -> Json | None:
+    """The hyperparameters that the trial of a single search has by its configuration; None for another search."""
+    config = expconf.restore(experiment.config)
+    if config.searcher.name != "single":
+        return None
+    (action,) = _searcher(config).step(search.Started())
+    assert isinstance(action, search.Create)  # a single search starts with its one trial
+    return action.hparams
 
 
 def _run_of(allocation_id: str) -> int:

@@ -33,6 +33,10 @@ class Plan:
         self.answer: Any = None
 
 
+class Closed(Invalid):
+    """Whom the event is for has ended."""
+
+
 class FlushFirst(Exception):
     """The event needs to read what earlier events of this batch have written: commit those, then come again."""
 
@@ -66,6 +70,7 @@ class Inbox(Generic[E_contra]):
 
         Raises:
             RequestError, IllegalMove: the machine refuses the event.
+            Closed: there is no machine any more.
             StoreUnavailable: it could not be kept; nothing of it happened.
         """
         return await self.tell(event)
@@ -74,6 +79,9 @@ class Inbox(Generic[E_contra]):
         """Hand in an event; the future is done when its result is kept."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)
+        if self._worker.done():
+            _fail(future, self._closed())
+            return future
         self._queue.put_nowait((event, future))
         return future
 
@@ -82,9 +90,10 @@ class Inbox(Generic[E_contra]):
         self._worker.cancel()
         await asyncio.gather(self._worker, return_exceptions=True)
         while not self._queue.empty():
-            _fail(
-                self._queue.get_nowait()[1], Invalid(f"{self._name} has ended: it takes no changes any more")
-            )
+            _fail(self._queue.get_nowait()[1], self._closed())
+
+    def _closed(self) -> Closed:
+        return Closed(f"{self._name} has ended: it takes no changes any more")
 
     async def _work(self) -> None:
         while True:
@@ -99,7 +108,7 @@ class Inbox(Generic[E_contra]):
 
     def _refuse(self, batch: Sequence[tuple[E_contra, asyncio.Future[Any]]]) -> None:
         for _, future in batch:
-            _fail(future, Invalid(f"{self._name} has ended: it takes no changes any more"))
+            _fail(future, self._closed())
 
     async def _handle(self, batch: Sequence[tuple[E_contra, asyncio.Future[Any]]]) -> None:
         if not await self._mend():

@@ -11,7 +11,7 @@ from detlab_master.core import log_policies
 from detlab_master.core.records import Allocation, LogLine, Task
 from detlab_master.engine.allocations import AllocationService
 from detlab_master.engine.experiment_inbox import LogsMatched
-from detlab_master.engine.experiments import ExperimentService
+from detlab_master.engine.experiments_at_work import ExperimentsAtWork
 from detlab_master.store.base import Store
 
 logger = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ class LogPolicies:
     is through: so a run's lines are understood before its end is judged. Lines that come twice mean the same twice.
     """
 
-    def __init__(self, store: Store, allocations: AllocationService, experiments: ExperimentService) -> None:
+    def __init__(self, store: Store, allocations: AllocationService, experiments: ExperimentsAtWork) -> None:
         self._store = store
         self._allocations = allocations
         self._experiments = experiments

@@ -16,6 +16,7 @@ from detlab_master.engine.checkpoints import CheckpointService
 from detlab_master.engine.contexts import Contexts
 from detlab_master.engine.deletion import ExperimentDeletion
 from detlab_master.engine.experiments import ExperimentService
+from detlab_master.engine.experiments_at_work import ExperimentsAtWork
 from detlab_master.engine.identity import Identity
 from detlab_master.engine.logs import LogService
 from detlab_master.engine.previews import Previews
@@ -33,6 +34,7 @@ class Services:
     store: Store
     cluster: ClusterFacts
     identity: Identity
+    at_work: ExperimentsAtWork
     experiments: ExperimentService
     checkpoints: CheckpointService
     deletion: ExperimentDeletion

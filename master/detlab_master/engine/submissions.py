@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import yaml
 from coolname import generate_slug
 
 from detlab_master.core import task_spec
 from detlab_master.core.errors import Invalid, NotFound
 from detlab_master.core.expconf import parse_experiment_config, resolve
 from detlab_master.core.expconf.environment import DEFAULT_IMAGE, DEFAULT_ROCM_IMAGE
+from detlab_master.core.expconf.merge import merge
 from detlab_master.core.permissions import Principal, may_see
 from detlab_master.core.records import Experiment, Json
 from detlab_master.core.states import ExperimentState
@@ -105,6 +107,73 @@ class Submissions:
         )
         return CreatedExperiment(experiment, [*resolved.warnings, *environment_warnings], launch_warnings)
 
+    async def continued(self, experiment: Experiment, override: str) -> CreatedExperiment:
+        """An experiment that has ended, with the configuration with which it would go on.
+
+        Args:
+            override: YAML, merged over its configuration.
+
+        Raises:
+            Invalid: a search that cannot be continued, or not with another configuration.
+            ConfigErrors: what is wrong with the merged configuration.
+        """
+        kind = experiment.config["searcher"]["name"]
+        if kind not in ("single", "random", "grid"):
+            raise Invalid(
+                f"experiment {experiment.id} is a search of kind {kind}: only single, random and grid can be continued,"
+                " because others have compared trials that ran on with those that were stopped. Fork it instead"
+            )
+        changes = (
+            await asyncio.to_thread(parse_experiment_config, override) if _says_anything(override) else {}
+        )
+        if not changes:
+            return CreatedExperiment(experiment, [], self._place(experiment.config))
+        if kind != "single":
+            raise Invalid(
+                f"experiment {experiment.id} is a search of kind {kind}: it can only be continued as it is, without"
+                " another configuration. Fork it to change something"
+            )
+        config, warnings = self._overridden(experiment, changes)
+        original = parse_experiment_config(experiment.original_config)
+        labels = changes.get("labels")
+        changed = replace(
+            experiment,
+            config=config,
+            original_config=yaml.safe_dump(merge(changes, original), sort_keys=False),
+            name=changes.get("name") or experiment.name,
+            description=changes.get("description") or experiment.description,
+            labels=experiment.labels if labels is None else tuple(sorted(set(labels))),
+        )
+        return CreatedExperiment(changed, warnings, self._place(config))
+
+    def _overridden(self, experiment: Experiment, changes: Json) -> tuple[Json, list[str]]:
+        old = experiment.config
+        elsewhere = [key for key in ("workspace", "project") if changes.get(key) not in (None, old.get(key))]
+        if elsewhere:
+            raise Invalid(
+                f"{elsewhere[0]} cannot be changed when experiment {experiment.id} is continued:"
+                f" move it (det experiment move {experiment.id} WORKSPACE PROJECT)"
+            )
+        resolved = resolve(
+            changes,
+            template=old,
+            defaults=dict(self._defaults.config),
+            experiment_seed=0,
+            default_name=experiment.name,
+        )
+        config = resolved.as_dict
+        if config["searcher"]["name"] != "single":
+            raise Invalid(
+                f"searcher.name cannot be changed when experiment {experiment.id} is continued: it has one trial, and"
+                " goes on with that one. Fork it to search"
+            )
+        if _place_of(config) != _place_of(old):
+            raise Invalid(
+                f"checkpoint_storage cannot be changed when experiment {experiment.id} is continued: its checkpoints,"
+                " from which it goes on, are where they are. Only save_* may change"
+            )
+        return config, list(resolved.warnings)
+
     def _place(self, config: Json) -> list[str]:
         """Refuse or warn where the slots do not exist."""
         resources = config["resources"]
@@ -184,3 +253,13 @@ class Submissions:
         if checkpoint is None or source is None or not may_see(principal, source.owner_id):
             raise NotFound(f"{what} not found")
         searcher["source_checkpoint_uuid"] = checkpoint.uuid
+
+
+def _says_anything(override: str) -> bool:
+    """Clients send an empty object, null or nothing where there is nothing to change."""
+    return override.strip().removesuffix("...").strip() not in ("", "{}", "null")
+
+
+def _place_of(config: Json) -> dict[str, object]:
+    """Where its checkpoints are."""
+    return {key: value for key, value in config["checkpoint_storage"].items() if not key.startswith("save_")}

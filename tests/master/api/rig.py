@@ -214,6 +214,7 @@ def experiment_record(number: int, owner: int, storage: Path, **changes: Any) ->
                 "save_trial_latest": 1,
             },
             "max_restarts": 5,
+            "reproducibility": {"experiment_seed": 1},
         },
         "original_config": CONFIG,
         "context_sha256": "",
@@ -327,7 +328,7 @@ async def running(folder: Path) -> AsyncIterator[Rig]:
         services.agents.close()
         await services.servers.close()
         await services.deletion.close()
-        await services.experiments.close()
+        await services.at_work.close()
         await services.allocations.close()
         services.readers.shutdown(wait=True)
         store.close()

@@ -57,6 +57,7 @@ def named_in_body(method: str, path: str, things: Things) -> tuple[Any, Any]:
     if path.startswith("/api/v1/trials/metrics/"):
         return None, {"trialIds": things.trial.id}
     examples = {
+        ("POST", "/api/v1/experiments/continue"): {"id": things.experiment.id},
         ("POST", "/api/v1/runs/start"): {"runId": things.trial.id},
         ("POST", "/api/v1/task/logs"): {"logs": [{"taskId": task, "log": "hello\n"}]},
         ("POST", "/api/v1/checkpoints"): {

@@ -95,6 +95,7 @@ TRIAL_EVENTS: tuple[trial.Event, ...] = (
     trial.Killed(),
     trial.StoppedBySearcher(),
     trial.EarlyExitReported(trial.INVALID_HP),
+    trial.Continued(),
     *(trial.AllocationEnded(ended) for ended in ENDS),
 )
 
@@ -170,6 +171,8 @@ def happening(of: ExperimentMachine, choice: int) -> events.Event:
     verbs: list[events.Event] = [events.Activated(), events.Paused(), events.Canceled(), events.Killed()]
     if choice < 8:
         return verbs[choice % 4]
+    if choice < 12:
+        return events.Continued()
     known = list(of.trials.values())
     one = known[choice % len(known)]
     if choice < 16:
@@ -201,6 +204,8 @@ def test_an_experiment_moves_along_its_table(choices: list[int]) -> None:
             end for middle in transitions.EXPERIMENT[before.state] for end in transitions.EXPERIMENT[middle]
         }
         assert now is before.state or now in steps
+        if now is before.state is not None and event == events.Continued():
+            raise AssertionError("what was continued is where it was")
         if now.terminal:
             assert all(t.state.terminal for t in tried.trials.values())
             assert tried.experiment.end_time == 2.0 or before.state.terminal

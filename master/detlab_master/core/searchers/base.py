@@ -1,6 +1,6 @@
 """What every search method shares: its events and actions, and the bookkeeping of its trials.
 
-A searcher is told what happened (`Started`, `Validated`, `Exited`) and answers with what to do (`Create`,
+A searcher is told what happened (`Started`, `Validated`, `Exited`, `Reopened`) and answers with what to do (`Create`,
 `Stop`, `Shutdown`). A trial's request id is the ordinal of its creation. A searcher draws randomness only
 from the generator that it was made with, so the same seed and the same events give the same actions: that is
 how one is restored.
@@ -84,7 +84,18 @@ class Exited:
         return {"type": "exited", "request_id": self.request_id, "reason": self.reason}
 
 
-Event: TypeAlias = Started | Validated | Exited
+@dataclass(frozen=True)
+class Reopened:
+    """A trial that had exited runs again: the experiment is continued."""
+
+    request_id: int
+    reason: ExitReason  # for which it had exited
+
+    def to_json(self) -> dict[str, Any]:
+        return {"type": "reopened", "request_id": self.request_id, "reason": self.reason}
+
+
+Event: TypeAlias = Started | Validated | Exited | Reopened
 
 
 def event_to_json(event: Event) -> dict[str, Any]:
@@ -102,6 +113,10 @@ def event_from_json(raw: Mapping[str, Any]) -> Event:
             ExitReason
         ):
             return Exited(request_id, reason)
+        case {"type": "reopened", "request_id": int(request_id), "reason": reason} if reason in get_args(
+            ExitReason
+        ):
+            return Reopened(request_id, reason)
     raise ValueError(f"not a searcher event: {dict(raw)!r}")
 
 
@@ -200,6 +215,14 @@ class Trials:
         self._open.discard(request_id)
         self._exits[reason] += 1
 
+    def reopen(self, request_id: int, reason: ExitReason) -> None:
+        self._check(request_id)
+        if request_id in self._open:
+            raise ValueError(f"trial {request_id} of this search has not exited")
+        self._open.add(request_id)
+        self._stopped.discard(request_id)
+        self._exits[reason] -= 1
+
     def take_actions(self) -> list[Action]:
         actions, self._actions = self._actions, []
         return actions
@@ -261,6 +284,8 @@ class Search:
                 trials.close(request_id, reason)
                 self._invalid_in_a_row = self._invalid_in_a_row + 1 if reason == "invalid_hp" else 0
                 self._method.exited(trials, request_id, reason)
+            case Reopened(request_id, reason):
+                trials.reopen(request_id, reason)
         actions = trials.take_actions()
         if trials.all_closed and not isinstance(event, Validated):
             actions.append(trials.shutdown())
