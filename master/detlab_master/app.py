@@ -32,12 +32,15 @@ from detlab_master.engine.identity import Identity
 from detlab_master.engine.launch import Launcher
 from detlab_master.engine.log_policies import LogPolicies
 from detlab_master.engine.logs import LogService
+from detlab_master.engine.place_deletion import PlaceDeletion
 from detlab_master.engine.previews import Previews
 from detlab_master.engine.registry import ModelRegistry
 from detlab_master.engine.servers import ServerService
 from detlab_master.engine.services import Services
 from detlab_master.engine.submissions import ClusterDefaults, Submissions
+from detlab_master.engine.templates import TemplateService
 from detlab_master.engine.topics import Topics
+from detlab_master.engine.workspaces import WorkspaceService
 from detlab_master.resources.agents import Agents, PoolConfig
 from detlab_master.store.base import Store
 from detlab_master.store.sql import open_store
@@ -65,6 +68,7 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
     try:
         await services.at_work.restore()
         await services.deletion.restore()
+        await services.place_deletion.restore()
         await services.servers.restore()
         server.add_sockets(sockets)
         logger.info("the master answers at http://%s:%d", config.bind_ip, config.port)
@@ -73,6 +77,7 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
         server.stop()
         await server.close_all_connections()
         services.agents.close()
+        await services.place_deletion.close()
         await services.deletion.close()
         await services.at_work.close()
         await services.servers.close()
@@ -146,6 +151,10 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         default_priority=priorities,
     )
     allocations.owned_by(TaskType.NOTEBOOK, servers.allocation_ended)
+    deletion = ExperimentDeletion(
+        store=store, files=files, registry=registry, shown_state=experiments.shown_state
+    )
+    place_deletion = PlaceDeletion(store, deletion)
     if not config.security.jupyterhub:
         await identity.ensure_built_in_users(_first_password(config, folder))
     return Services(
@@ -156,12 +165,15 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         experiments=experiments,
         checkpoints=CheckpointService(store=store, files=files, registry=registry),
         previews=Previews(cluster_defaults),
-        deletion=ExperimentDeletion(
-            store=store, files=files, registry=registry, shown_state=experiments.shown_state
-        ),
+        deletion=deletion,
         allocations=allocations,
         servers=servers,
         registry=registry,
+        workspaces=WorkspaceService(
+            store, ids, pools=lambda: [pool.name for pool in agents.pools()], deletion=place_deletion
+        ),
+        place_deletion=place_deletion,
+        templates=TemplateService(store),
         logs=logs,
         agents=agents,
         contexts=Contexts(folder),

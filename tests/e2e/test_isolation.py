@@ -31,6 +31,7 @@ from support.cluster import PASSWORD, wait_for
 pytestmark = as_root  # where tasks have no accounts of their own, the agent takes those of one user only
 OWNER, OTHER = "ada", "eve"
 MODEL = "adas-model"
+PLACE, TEMPLATE = "adas-place", "adas-template"
 MARK = "what-only-ada-knows"
 
 # Trains, saves a checkpoint, tells the test who it is, and goes on until it is let go.
@@ -97,6 +98,7 @@ class Scene:
     sibling: Held  # of the same owner
     others: Held  # Eve's
     owner_id: int
+    project: dict[str, Any]  # of the owner, in a workspace of hers
     model_id: int  # of the owner, with the target's checkpoint as a version
 
     def login(self, user: str) -> dict[str, str]:
@@ -116,7 +118,11 @@ def scene(place: Place) -> Iterator[Scene]:
     version = {"checkpointUuid": held[0].checkpoint, "name": MARK}
     place.cluster.post(f"/api/v1/models/{MODEL}/versions", version, user=OWNER)
     me = place.cluster.get("/api/v1/me", user=OWNER)["user"]
-    yield Scene(place, held[0], held[1], held[2], me["id"], model["id"])
+    workspace = place.cluster.post("/api/v1/workspaces", {"name": PLACE}, user=OWNER)["workspace"]
+    projects = f"/api/v1/workspaces/{workspace['id']}/projects"
+    project = place.cluster.post(projects, {"name": PLACE}, user=OWNER)["project"]
+    place.cluster.post(f"/api/v1/templates/{TEMPLATE}", {"config": {"debug": True}}, user=OWNER)
+    yield Scene(place, held[0], held[1], held[2], me["id"], project, model["id"])
     (place.side / "let-go").touch()
     for one in held:
         wait_for(lambda one=one: not psutil.pid_exists(one.environment["pid"]), "the trials end")  # type: ignore[misc]
@@ -177,6 +183,9 @@ def _call(scene: Scene, method: str, route: Route, rule: Rule) -> Call:
         "user_id": scene.owner_id,
         "username": OWNER,
         "model_name": scene.model_id,  # a name would be looked for among the caller's own first
+        "workspace_id": scene.project["workspaceId"],
+        "project_id": scene.project["id"],
+        "template_name": TEMPLATE,
         "version": 1,
         "resources_id": target.environment["DET_CONTAINER_ID"],
         "label": "stolen" if method == "PUT" else MARK,
@@ -231,6 +240,13 @@ def _bodies(scene: Scene) -> dict[tuple[str, str], Any]:
         ("POST", api + "/checkpoints/{checkpoint_uuid}/metadata"): {
             "checkpoint": {"uuid": uuid, "metadata": {"stolen": 1}}
         },
+        ("POST", api + "/experiments/{experiment_id}/move"): {"destinationProjectId": scene.project["id"]},
+        ("POST", api + "/workspaces"): {"name": "eves-place"},
+        ("PATCH", api + "/workspaces/{workspace_id}"): {"name": "stolen"},
+        ("PATCH", api + "/projects/{project_id}"): {"name": "stolen"},
+        ("PUT", api + "/projects/{project_id}/notes"): {"notes": [{"name": "stolen", "contents": ""}]},
+        ("POST", api + "/templates/{template_name}"): {"config": {"debug": False}},
+        ("PATCH", api + "/templates/{template_name}"): {"debug": False},
         ("POST", api + "/models"): {"name": MODEL},
         ("PATCH", api + "/models/{model_name}"): {"description": "stolen"},
         ("POST", api + "/models/{model_name}/versions"): {"checkpointUuid": uuid, "name": "stolen"},
@@ -333,6 +349,9 @@ def _all_of(scene: Scene) -> dict[str, Any]:
         f"/api/v1/allocations/{target.allocation_id}/signals/preemption?timeout_seconds=0",
         f"/api/v1/users/{scene.owner_id}",
         f"/api/v1/models/{MODEL}",
+        f"/api/v1/workspaces/{scene.project['workspaceId']}",
+        f"/api/v1/projects/{scene.project['id']}",
+        f"/api/v1/templates/{TEMPLATE}",
         f"/api/v1/models/{MODEL}/versions",
     ]
     found: dict[str, Any] = {

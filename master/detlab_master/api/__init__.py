@@ -27,9 +27,12 @@ from detlab_master.api import (
     logs,
     metrics,
     models,
+    projects,
     tasks,
+    templates,
     trials,
     users,
+    workspaces,
 )
 from detlab_master.api.base import NoRoute, Rule
 from detlab_master.api.cluster import DefaultPools
@@ -74,6 +77,8 @@ class Route:
 
 _EXPERIMENT = V1 + "/experiments/{experiment_id}"
 _TRIAL = V1 + "/trials/{trial_id}"
+_WORKSPACE = V1 + "/workspaces/{workspace_id}"
+_PROJECT = V1 + "/projects/{project_id}"
 _MODEL = V1 + "/models/{model_name}"
 _ALLOCATION = V1 + "/allocations/{allocation_id}"
 
@@ -98,6 +103,7 @@ ROUTES: tuple[Route, ...] = (
         Route(f"{_EXPERIMENT}/{verb}", experiments.ExperimentVerb, {"verb": verb})
         for verb in experiments.VERBS
     ),
+    Route(_EXPERIMENT + "/move", experiments.MoveExperiment),
     Route(_EXPERIMENT + "/labels/{label:path}", experiments.ExperimentLabel),
     Route(_EXPERIMENT + "/model_def", tasks.ModelDefinition),
     Route(_EXPERIMENT + "/trials", trials.ExperimentTrials),
@@ -122,6 +128,18 @@ ROUTES: tuple[Route, ...] = (
     Route(V1 + "/checkpoints/{checkpoint_uuid}", checkpoints.OneCheckpoint),
     Route(V1 + "/checkpoints/{checkpoint_uuid}/metadata", checkpoints.CheckpointMetadata),
     Route("/checkpoints/{checkpoint_uuid}", checkpoints.CheckpointArchive),
+    Route(V1 + "/workspaces", workspaces.Workspaces),
+    Route(_WORKSPACE, workspaces.OneWorkspace),
+    Route(_WORKSPACE + "/archive", workspaces.ArchiveWorkspace, {"archived": True}),
+    Route(_WORKSPACE + "/unarchive", workspaces.ArchiveWorkspace, {"archived": False}),
+    Route(_WORKSPACE + "/projects", projects.WorkspaceProjects),
+    Route(_WORKSPACE + "/available-resource-pools", workspaces.WorkspacePools),
+    Route(_PROJECT, projects.OneProject),
+    Route(_PROJECT + "/archive", projects.ArchiveProject, {"archived": True}),
+    Route(_PROJECT + "/unarchive", projects.ArchiveProject, {"archived": False}),
+    Route(_PROJECT + "/notes", projects.ProjectNotes),
+    Route(V1 + "/templates", templates.Templates),
+    Route(V1 + "/templates/{template_name}", templates.OneTemplate),
     Route(V1 + "/models", models.Models),
     Route(V1 + "/model/labels", models.ModelLabels),
     Route(_MODEL, models.OneModel),

@@ -49,7 +49,13 @@ T = TypeVar("T")
 MAX_BODY = 32 << 20  # bytes; one route takes more
 RETRY_AFTER = "1"  # seconds; what a 503 tells the client to wait
 _PARSED_INLINE = 256 << 10  # bytes; larger JSON is parsed in a thread
-_NUMBERED = (Kind.EXPERIMENT, Kind.TRIAL, Kind.USER)  # kinds whose ids are integers
+_NUMBERED = (
+    Kind.EXPERIMENT,
+    Kind.TRIAL,
+    Kind.USER,
+    Kind.WORKSPACE,
+    Kind.PROJECT,
+)  # kinds whose ids are integers
 _PARAMETERS = {
     Kind.EXPERIMENT: "experiment_id",
     Kind.TRIAL: "trial_id",
@@ -58,6 +64,9 @@ _PARAMETERS = {
     Kind.CHECKPOINT: "checkpoint_uuid",
     Kind.MODEL: "model_name",
     Kind.USER: "user_id",
+    Kind.WORKSPACE: "workspace_id",
+    Kind.PROJECT: "project_id",
+    Kind.TEMPLATE: "template_name",
 }
 
 
@@ -196,8 +205,10 @@ class ApiHandler(RequestHandler):
                     raise Forbidden(
                         f"access denied: the token of allocation {allocation} may not call {route}"
                     )
+                rule = self.rules[str(self.request.method)]
+                whose = "its owner and administrators" if rule.access is Access.EDIT else "administrators"
                 raise Forbidden(
-                    f"access denied: {route} is for administrators, and {self.principal.username!r} is none"
+                    f"access denied: {route} is for {whose}, and {self.principal.username!r} is none"
                 )
 
     def _path_id(self, kind: Kind) -> int | str:
@@ -247,12 +258,16 @@ class ApiHandler(RequestHandler):
         return errors.TooLarge(f"the request's body has {have:.1f} MiB: this route takes up to {limit:g} MiB")
 
     async def fields(self) -> Fields:
-        """The JSON object in the body; an absent body is an empty one."""
+        """The fields of the JSON object in the body; an absent body is an empty one."""
+        return Fields(await self.object())
+
+    async def object(self) -> dict[str, Any]:
+        """The JSON object in the body as it is."""
         data = await self.body.whole()
         parsed = await asyncio.to_thread(parse_json, data) if len(data) > _PARSED_INLINE else parse_json(data)
         if not isinstance(parsed, dict):
             raise Invalid("the request's body must be a JSON object")
-        return Fields(parsed)
+        return parsed
 
     @property
     def query(self) -> Query:

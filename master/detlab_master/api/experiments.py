@@ -226,6 +226,17 @@ class ExperimentVerb(ApiHandler):
         self.reply({})
 
 
+class MoveExperiment(ApiHandler):
+    """Into a project of anybody's."""
+
+    rules: ClassVar = {"POST": Rule(Access.OWN, Kind.EXPERIMENT)}
+
+    async def post(self, experiment_id: str) -> None:
+        destination = (await self.fields()).integer("destinationProjectId")
+        await self.services.experiments.move(self.path_integer(Kind.EXPERIMENT), destination)
+        self.reply({})
+
+
 VERBS = ("activate", "pause", "cancel", "kill", "archive", "unarchive")
 
 

@@ -5,8 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from detlab_master.core.errors import Invalid
-from detlab_master.core.permissions import Kind, Principal, Subject, may_see
-from detlab_master.core.records import Allocation, Checkpoint, Experiment, Model, Task, Trial, User
+from detlab_master.core.permissions import NOBODY, Kind, Principal, Subject, may_see
+from detlab_master.core.records import (
+    Allocation,
+    Checkpoint,
+    Experiment,
+    Model,
+    Project,
+    Task,
+    Template,
+    Trial,
+    User,
+    Workspace,
+)
 from detlab_master.store.base import Store
 
 
@@ -22,6 +33,9 @@ class Found:
     allocation: Allocation | None = None
     user: User | None = None
     model: Model | None = None
+    workspace: Workspace | None = None
+    project: Project | None = None
+    template: Template | None = None
 
 
 def find(store: Store, kind: Kind, thing_id: int | str, principal: Principal) -> Found | None:
@@ -53,6 +67,41 @@ def find(store: Store, kind: Kind, thing_id: int | str, principal: Principal) ->
         case Kind.USER:
             user = store.users.get(int(thing_id))
             return Found(Subject(kind, user.id, user.id), user=user) if user else None
+        case Kind.WORKSPACE:
+            workspace = store.projects.workspace(int(thing_id))
+            return (
+                Found(Subject(kind, workspace.id, _owner(workspace)), workspace=workspace)
+                if workspace
+                else None
+            )
+        case Kind.PROJECT:
+            return _project(store, int(thing_id))
+        case Kind.TEMPLATE:
+            return _template(store, str(thing_id))
+
+
+def _owner(place: Workspace | Project) -> int:
+    """What is there from the start is nobody's, and so the administrators' to change."""
+    return NOBODY if place.immutable else place.owner_id
+
+
+def _project(store: Store, project_id: int) -> Found | None:
+    project = store.projects.project(project_id)
+    workspace = store.projects.workspace(project.workspace_id) if project else None
+    if project is None or workspace is None:
+        return None
+    host = NOBODY if project.immutable else _owner(workspace)
+    subject = Subject(Kind.PROJECT, project.id, _owner(project), host_id=host)
+    return Found(subject, project=project, workspace=workspace)
+
+
+def _template(store: Store, name: str) -> Found | None:
+    template = store.templates.get(name)
+    workspace = store.projects.workspace(template.workspace_id) if template else None
+    if template is None or workspace is None:
+        return None
+    subject = Subject(Kind.TEMPLATE, template.name, template.owner_id, host_id=_owner(workspace))
+    return Found(subject, template=template, workspace=workspace)
 
 
 def _experiment(store: Store, experiment_id: int) -> Found | None:

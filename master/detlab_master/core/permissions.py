@@ -7,6 +7,8 @@ The rules:
   and nothing else.
 - A user's own token may do for a task what the task's container may, for tasks that are theirs.
 - JupyterHub speaks for its users: it may say who they are and run their servers, and nothing else.
+- Workspaces, projects and templates are there for everybody; who made one changes it, and who made a workspace also
+  what others put up in it. Their experiments stay the owners'.
 - Users are administrated by administrators; everybody may see who is there, and change a few things of their own.
 """
 
@@ -15,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+NOBODY = -1  # the owner of what no user owns
 ALLOCATION_TOKEN = "allocation"
 HUB_TOKEN = "hub"
 
@@ -53,6 +56,7 @@ class Access(Enum):
     HUB = "JupyterHub, by its own token"
     ADMIN = "administrators"
     SELF = "administrators, and the user whose record it is"
+    EDIT = "administrators, the owner, and the owner of what it lies in; every user sees it"
     OWN = "the owner and administrators"
     READ = "the owner, administrators, and the container that needs to read it"
     REPORT = "the owner, administrators, and the container that it belongs to"
@@ -67,6 +71,9 @@ class Kind(Enum):
     ALLOCATION = "allocation"
     CHECKPOINT = "checkpoint"
     MODEL = "model"
+    WORKSPACE = "workspace"
+    PROJECT = "project"
+    TEMPLATE = "template"
     USER = "user"
 
 
@@ -78,6 +85,7 @@ class Subject:
     id: int | str
     owner_id: int
     trial_id: int | None = None  # of a checkpoint
+    host_id: int | None = None  # the owner of what it lies in, who may EDIT it too
 
 
 class Verdict(Enum):
@@ -88,7 +96,7 @@ class Verdict(Enum):
 
 
 # The thing itself is looked at for these; the others are decided by the principal alone.
-NEEDS_SUBJECT = frozenset({Access.SELF, Access.OWN, Access.READ, Access.REPORT})
+NEEDS_SUBJECT = frozenset({Access.SELF, Access.EDIT, Access.OWN, Access.READ, Access.REPORT})
 
 
 def may_see(principal: Principal, owner_id: int) -> bool:
@@ -146,6 +154,8 @@ def decide(principal: Principal | None, access: Access, subject: Subject | None)
         return Verdict.ABSENT
     if may_see(principal, subject.owner_id):
         return Verdict.ALLOWED
+    if access is Access.EDIT:
+        return Verdict.ALLOWED if subject.host_id == principal.user_id else Verdict.FORBIDDEN
     return Verdict.FORBIDDEN if access is Access.SELF else Verdict.ABSENT
 
 

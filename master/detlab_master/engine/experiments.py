@@ -18,6 +18,7 @@ from detlab_master.core.states import ExperimentState as S
 from detlab_master.core.states import TrialState
 from detlab_master.engine import clock
 from detlab_master.engine.allocations import AllocationService
+from detlab_master.engine.destinations import Destinations
 from detlab_master.engine.experiment_inbox import CheckpointReported, MetricsReported
 from detlab_master.engine.experiments_at_work import ExperimentsAtWork
 from detlab_master.engine.inbox import Closed
@@ -36,6 +37,7 @@ class ExperimentService:
         submissions: Submissions,
     ) -> None:
         self._store = store
+        self._destinations = Destinations(store)
         self._ids = ids
         self._allocations = allocations
         self._at_work = at_work
@@ -110,6 +112,16 @@ class ExperimentService:
             return replace(experiment, archived=archived)
 
         await self._at_work.change(experiment_id, change)
+
+    async def move(self, experiment_id: int, project_id: int) -> None:
+        """Put it into another project; moving it to where it is succeeds.
+
+        Raises:
+            NotFound: there is no such project.
+            Invalid: the project takes no experiments.
+        """
+        project = (await self._destinations.numbered(project_id)).project
+        await self._at_work.change(experiment_id, lambda one: replace(one, project_id=project.id))
 
     async def edit(self, experiment_id: int, edit: ExperimentEdit) -> Experiment:
         """Change what a person may change at any time.

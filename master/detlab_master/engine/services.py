@@ -19,9 +19,12 @@ from detlab_master.engine.experiments import ExperimentService
 from detlab_master.engine.experiments_at_work import ExperimentsAtWork
 from detlab_master.engine.identity import Identity
 from detlab_master.engine.logs import LogService
+from detlab_master.engine.place_deletion import PlaceDeletion
 from detlab_master.engine.previews import Previews
 from detlab_master.engine.registry import ModelRegistry
 from detlab_master.engine.servers import ServerService
+from detlab_master.engine.templates import TemplateService
+from detlab_master.engine.workspaces import WorkspaceService
 from detlab_master.resources.agents import Agents
 from detlab_master.store.base import Store
 
@@ -42,6 +45,9 @@ class Services:
     allocations: AllocationService
     servers: ServerService
     registry: ModelRegistry
+    workspaces: WorkspaceService
+    place_deletion: PlaceDeletion
+    templates: TemplateService
     logs: LogService
     agents: Agents
     contexts: Contexts

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import yaml
 from coolname import generate_slug
@@ -14,10 +14,12 @@ from detlab_master.core.errors import Invalid, NotFound
 from detlab_master.core.expconf import parse_experiment_config, resolve
 from detlab_master.core.expconf.environment import DEFAULT_IMAGE, DEFAULT_ROCM_IMAGE
 from detlab_master.core.expconf.merge import merge
+from detlab_master.core.names import there_are
 from detlab_master.core.permissions import Principal, may_see
-from detlab_master.core.records import Experiment, Json
+from detlab_master.core.records import Experiment, Json, Workspace
 from detlab_master.core.states import ExperimentState
 from detlab_master.engine import clock
+from detlab_master.engine.destinations import UNCATEGORIZED, Destination, Destinations
 from detlab_master.resources.base import ResourceManager
 from detlab_master.store.base import Store
 
@@ -62,6 +64,7 @@ class Submissions:
 
     def __init__(self, store: Store, resources: ResourceManager, defaults: ClusterDefaults) -> None:
         self._store = store
+        self._destinations = Destinations(store)
         self._resources = resources
         self._defaults = defaults
 
@@ -71,29 +74,29 @@ class Submissions:
         Raises:
             ConfigErrors: the configuration is wrong; all that is wrong with it, by path.
             NotFound: its template, parent, project or warm-start source is not there for this user.
-            Invalid: no pool of that name, or more slots than the pool can ever give.
+            Invalid: no pool of that name, more slots than the pool can ever give, or an archived project.
         """
         submitted = await asyncio.to_thread(parse_experiment_config, asked.config_text)  # it takes its time
-        if asked.template:
-            raise NotFound(f"template {asked.template!r} not found")
+        template = await self._template(asked.template)
+        destination = await self._destination(asked, submitted, template or {})
         now = clock.now()
         resolved = resolve(
             submitted,
-            defaults=dict(self._defaults.config),
+            template=template,
+            defaults=self._with_workspace(destination.workspace),
             experiment_seed=int(now) & 0xFFFFFFFF,
             default_name=generate_slug(3),
         )
         config = resolved.as_dict
         launch_warnings = self._place(config)
         environment_warnings = self._environment(config)
-        project_id = await self._project(asked, config)
         parent = await self._parent(principal, asked)
         await self._warm_start(principal, config)
         experiment = Experiment(
             id=0,
             job_id="",
             owner_id=principal.user_id,
-            project_id=project_id,
+            project_id=destination.project.id,
             state=ExperimentState.ACTIVE if asked.activate else ExperimentState.PAUSED,
             config=config,
             original_config=asked.config_text,
@@ -208,21 +211,40 @@ class Submissions:
             return [warning]
         return []
 
-    async def _project(self, asked: CreateExperiment, config: Mapping[str, object]) -> int:
-        workspace, project = str(config.get("workspace") or ""), str(config.get("project") or "")
+    async def _template(self, name: str | None) -> Json | None:
+        if not name:
+            return None
+        template = await asyncio.to_thread(self._store.templates.get, name)
+        if template is None:
+            known = [one.name for one in await asyncio.to_thread(self._store.templates.all)]
+            raise NotFound(f"template {name!r} not found: {there_are(known, name, 'there is none yet')}")
+        return template.config
+
+    async def _destination(self, asked: CreateExperiment, *layers: Json) -> Destination:
+        """Where it goes: the project that was asked for, else the one that the configuration names.
+
+        Args:
+            layers: configurations, the highest first. What is wrong with the names is left to `resolve`.
+        """
         if asked.project_id:
-            found = await asyncio.to_thread(self._store.projects.project, asked.project_id)
-            if found is None:
-                raise NotFound(f"project '{asked.project_id}' not found")
-            return found.id
-        if not workspace and not project:
-            return 1
-        if not workspace or not project:
-            raise Invalid("the configuration names only one of workspace and project: give both, or neither")
-        found = await asyncio.to_thread(self._store.projects.find, workspace, project)
-        if found is None:
-            raise NotFound(f"project {project!r} in workspace {workspace!r} not found")
-        return found.id
+            return await self._destinations.numbered(asked.project_id)
+        workspace, project = (
+            next((layer[key] for layer in layers if layer.get(key) is not None), "")
+            for key in ("workspace", "project")
+        )
+        named = isinstance(workspace, str) and isinstance(project, str) and workspace and project
+        if named:
+            return await self._destinations.named(workspace, project)
+        return await self._destinations.numbered(UNCATEGORIZED)
+
+    def _with_workspace(self, workspace: Workspace) -> dict[str, Any]:
+        """The cluster's defaults, with those of the workspace before them."""
+        own = {
+            "workspace_checkpoint_storage": workspace.checkpoint_storage,
+            "default_compute_resource_pool": workspace.default_compute_pool,
+            "default_aux_resource_pool": workspace.default_aux_pool,
+        }
+        return {**self._defaults.config, **{key: value for key, value in own.items() if value}}
 
     async def _parent(self, principal: Principal, asked: CreateExperiment) -> Experiment | None:
         if not asked.parent_id:

@@ -24,9 +24,12 @@ from detlab_master.core.records import (
     Experiment,
     MetricReport,
     Model,
+    Project,
     Task,
+    Template,
     Trial,
     User,
+    Workspace,
 )
 from detlab_master.core.states import AllocationState, CheckpointState, ExperimentState, TaskType, TrialState
 from detlab_master.engine.identity import new_session
@@ -38,10 +41,13 @@ from detlab_master.store.writes import (
     SaveCheckpoint,
     SaveExperiment,
     SaveModel,
+    SaveProject,
     SaveSession,
     SaveTask,
+    SaveTemplate,
     SaveTrial,
     SaveUser,
+    SaveWorkspace,
     Write,
 )
 
@@ -89,6 +95,9 @@ class Things:
     allocation: Allocation
     checkpoint: Checkpoint
     model: Model  # without versions
+    workspace: Workspace  # with the project and the template
+    project: Project  # without experiments
+    template: Template
     token: str  # of the allocation
     task_token: str  # DET_USER_TOKEN of the same task
 
@@ -172,7 +181,13 @@ class Rig:
         allocation = allocation_record(task)
         checkpoint = checkpoint_record(checkpoint_uuid, task, allocation)
         model = Model(number, f"model of {number}", owner, workspace_id=1, created_at=T0, updated_at=T0 + 60)
+        workspace = Workspace(number, f"workspace {number}", owner)
+        project = Project(number, number, f"project {number}", owner, key=f"P{number}")
+        template = Template(f"template {number}", number, owner, {"max_restarts": 1})
         await self.keep(
+            SaveWorkspace(workspace),
+            SaveProject(project),
+            SaveTemplate(template),
             SaveExperiment(experiment),
             SaveTask(task),
             SaveTrial(trial),
@@ -188,6 +203,9 @@ class Rig:
             allocation,
             checkpoint,
             model,
+            workspace,
+            project,
+            template,
             token=await self.token(owner, "allocation", allocation.id),
             task_token=await self.token(owner, "task", allocation.id),
         )
@@ -195,6 +213,7 @@ class Rig:
 
 def experiment_record(number: int, owner: int, storage: Path, **changes: Any) -> Experiment:
     values: dict[str, Any] = {
+        "project_id": 1,
         "state": ExperimentState.COMPLETED,
         "config": {
             "name": "digits",
@@ -226,9 +245,7 @@ def experiment_record(number: int, owner: int, storage: Path, **changes: Any) ->
         "labels": ("mnist", "small"),
         "progress": 1.0,
     }
-    return Experiment(
-        id=number, job_id=f"job-{number}", owner_id=owner, project_id=1, **{**values, **changes}
-    )
+    return Experiment(id=number, job_id=f"job-{number}", owner_id=owner, **{**values, **changes})
 
 
 def trial_record(number: int, experiment_id: int, **changes: Any) -> Trial:
@@ -327,6 +344,7 @@ async def running(folder: Path) -> AsyncIterator[Rig]:
         await listening.close_all_connections()
         services.agents.close()
         await services.servers.close()
+        await services.place_deletion.close()
         await services.deletion.close()
         await services.at_work.close()
         await services.allocations.close()

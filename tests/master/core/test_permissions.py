@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detlab_master.core.permissions import (
+    NOBODY,
     Access,
     Kind,
     Principal,
@@ -30,6 +31,8 @@ CHECKPOINT = Subject(Kind.CHECKPOINT, "c", owner_id=2, trial_id=9)
 SIBLINGS = Subject(Kind.CHECKPOINT, "d", owner_id=2, trial_id=11)
 BOBS = Subject(Kind.CHECKPOINT, "e", owner_id=3, trial_id=12)
 ORPHAN = Subject(Kind.CHECKPOINT, "f", owner_id=2, trial_id=None)
+BOBS_IN_ALICES = Subject(Kind.PROJECT, 4, owner_id=3, host_id=2)
+NOBODYS = Subject(Kind.WORKSPACE, 1, owner_id=NOBODY)
 A, U, F, N = Verdict.ALLOWED, Verdict.UNAUTHENTICATED, Verdict.FORBIDDEN, Verdict.ABSENT
 
 
@@ -43,6 +46,7 @@ A, U, F, N = Verdict.ALLOWED, Verdict.UNAUTHENTICATED, Verdict.FORBIDDEN, Verdic
         (Access.HUB, (U, F, F, F, A, F, F)),
         (Access.ADMIN, (U, F, F, A, F, F, F)),
         (Access.SELF, (U, A, F, A, F, A, F)),
+        (Access.EDIT, (U, A, F, A, F, A, F)),
         (Access.OWN, (U, A, N, A, F, A, F)),
         (Access.READ, (U, A, N, A, F, A, A)),
         (Access.REPORT, (U, A, N, A, F, A, A)),
@@ -58,6 +62,12 @@ def test_roles(access: Access, verdicts: tuple[Verdict, ...]) -> None:
     ("principal", "access", "subject", "verdict"),
     [
         (ALICE, Access.OWN, None, N),
+        (ALICE, Access.EDIT, None, N),
+        (BOB, Access.EDIT, BOBS_IN_ALICES, A),
+        (ALICE, Access.EDIT, BOBS_IN_ALICES, A),  # it lies in what is hers
+        (ALICE, Access.OWN, BOBS_IN_ALICES, N),
+        (ADMIN, Access.EDIT, NOBODYS, A),
+        (ALICE, Access.EDIT, NOBODYS, F),
         (ADMIN, Access.OWN, None, N),
         (CONTAINER, Access.READ, None, F),  # nor does a container learn what is there
         (CONTAINER, Access.READ, CHECKPOINT, A),

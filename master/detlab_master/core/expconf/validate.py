@@ -65,7 +65,7 @@ def resolve(
     Raises:
         ConfigErrors: all problems of the first stage that finds any.
     """
-    own, below = _checked(submitted, "<config>"), _checked(template or {}, "<template>")
+    own, below = check_layer(submitted, "<config>"), check_layer(template or {}, "<template>")
     errors, warnings = own.errors + below.errors, own.warnings + below.warnings
     if errors:
         raise ConfigErrors(errors)
@@ -102,8 +102,12 @@ def restore(stored: Mapping[str, Any]) -> ExperimentConfig:
     return ExperimentConfig.model_validate(dict(stored))
 
 
-def _checked(layer: Mapping[str, Any], root: str) -> legacy.Translation:
-    """One layer in today's keys, its types checked, with nothing that it lacks held against it."""
+def check_layer(layer: Mapping[str, Any], root: str) -> legacy.Translation:
+    """One layer in today's keys, its types checked, with nothing that it lacks held against it.
+
+    Args:
+        root: what messages call it.
+    """
     translation = legacy.translate(write_out(dict(layer)), root)
     translation.warnings = [*legacy.old_kinds(layer, root), *translation.warnings]
     try:
