@@ -39,7 +39,7 @@ CONTAINER_WITHOUT_EFFECT = {
     "nccl_port_range": "training chooses its ports by itself",
     "gloo_port_range": "training chooses its ports by itself",
     "checkpoint_gc_pod_spec": f"{_AS_PROCESS}, not as pods",
-    "startup_hook": f"{_AS_PROCESS}, and nothing runs before them",
+    "startup_hook": "a folder of training code may have a startup-hook.sh",
     "work_dir": f"{_AS_PROCESS}, in a folder of their own",
     "kubernetes": f"{_AS_PROCESS}, not as pods",
 }

@@ -34,8 +34,8 @@ resource_pools:
     assert container is not None and container.given == {"shm_size_bytes": 5}
     assert warnings == [
         (
-            "task_container_defaults.startup_hook: has no effect: tasks run as processes of the agent, "
-            "and nothing runs before them"
+            "task_container_defaults.startup_hook: has no effect: "
+            "a folder of training code may have a startup-hook.sh"
         ),
         (
             "resource_pools[0].task_container_defaults.work_dir: has no effect: tasks run as processes of the "

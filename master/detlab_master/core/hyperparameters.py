@@ -83,6 +83,9 @@ _KEYS = {
 }
 
 
+_AS_ITSELF = "(To mean the object itself, write {type: const, val: ...}.)"
+
+
 # ---------------------------------------------------------------------------------------------------- parsing
 
 
@@ -113,12 +116,9 @@ class _Parser:
             return self.nested(raw, path, branch=branch)
         before = len(self.errors)
         parsed = self._typed(raw, path)
-        if branch and len(self.errors) > before:
+        if branch and len(self.errors) > before and not self.errors[-1][1].endswith(_AS_ITSELF):
             where, message = self.errors[-1]
-            self.errors[-1] = (
-                where,
-                f"{message} (To mean the object itself, write {{type: const, val: ...}}.)",
-            )
+            self.errors[-1] = where, f"{message} {_AS_ITSELF}"
         return parsed
 
     def _typed(self, raw: Mapping[str, JSON], path: tuple[str | int, ...]) -> Hyperparameter:
@@ -154,6 +154,9 @@ class _Parser:
 
     def _categorical(self, raw: Mapping[str, JSON], path: tuple[str | int, ...]) -> Categorical:
         vals = raw.get("vals")
+        if "vals" not in raw:
+            self._error((*path, "vals"), "is required: a list of at least one value.")
+            return Categorical((Const(None),))
         if not isinstance(vals, list) or not vals:
             self._error((*path, "vals"), f"must be a list of at least one value, not {vals!r}.")
             return Categorical((Const(None),))

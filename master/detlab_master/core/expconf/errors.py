@@ -114,6 +114,10 @@ def _message(kind: str, detail: dict[str, Any], loc: list[str | int], owner: typ
                 if isinstance(value, dict)
                 else f"is {show(value)}: {context['error']}."
             )
+        case "string_too_short":
+            return f"is {show(value)}, but must be a string of at least {_count(context, 'character')}."
+        case "too_short":
+            return f"is {show(value)}, but must be a list of at least {_count(context, 'item')}."
         case "none_required":
             return f"is {show(value)}, but this key is no longer used; remove it."
         case "model_type" | "model_attributes_type" | "dict_type" if names not in _FORMS:
@@ -128,6 +132,11 @@ def _message(kind: str, detail: dict[str, Any], loc: list[str | int], owner: typ
         if expectation.startswith("must")
         else f"is {show(value)}: {expectation}."
     )
+
+
+def _count(context: dict[str, Any], thing: str) -> str:
+    number = context["min_length"]
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _required(field: FieldInfo | None) -> str:

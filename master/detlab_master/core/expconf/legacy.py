@@ -125,6 +125,8 @@ def _storage(t: Translation) -> None:
             if path is not None and "storage_path" not in storage:
                 storage["storage_path"] = path
                 t.warn(("checkpoint_storage", key), "is called storage_path now.")
+            elif path is not None:
+                t.warn(("checkpoint_storage", key), "has no effect beside storage_path.")
         if storage.pop("container_path", None) is not None:
             t.warn(("checkpoint_storage", "container_path"), "has no effect for shared_fs.")
 
@@ -140,7 +142,7 @@ def _unused(t: Translation) -> None:
         section = t.section(name)
         for key in keys:
             if section.pop(key, None) is not None:
-                instead = "choose a resource_pool" if key == "agent_label" else "put it into a startup hook"
+                instead = "choose a resource_pool" if key == "agent_label" else "put it into startup-hook.sh"
                 t.warn((name, key), f"is no longer used and has no effect; {instead} instead.")
 
 

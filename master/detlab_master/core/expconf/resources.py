@@ -3,7 +3,7 @@
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from detlab_master.core.expconf.base import Model, NonEmpty, NonNegative, Positive
 
@@ -11,10 +11,21 @@ Priority: TypeAlias = Annotated[int, Field(ge=1, le=99)]  # 1 goes first
 Propagation: TypeAlias = Literal["private", "rprivate", "shared", "rshared", "slave", "rslave"]
 
 
+def _some_of_mrw(mode: str) -> str:
+    if not mode or set(mode) - set("mrw"):
+        raise ValueError("must be some of the letters m, r and w")
+    return mode
+
+
+DeviceMode: TypeAlias = Annotated[
+    str, AfterValidator(_some_of_mrw), Field(json_schema_extra={"pattern": "^[mrw]+$"})
+]
+
+
 class Device(Model):
     host_path: NonEmpty = Field(description="the device on the agent's host")
     container_path: NonEmpty = Field(description="where the task sees it")
-    mode: Annotated[str, Field(pattern=r"^[mrw]+$")] = "mrw"
+    mode: DeviceMode = "mrw"
 
 
 class ResourcesConfig(Model):

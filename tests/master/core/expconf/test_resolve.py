@@ -235,69 +235,7 @@ def test_unmanaged_experiments_need_no_entrypoint() -> None:
     }
 
 
-# What is refused
-
-
-@pytest.mark.parametrize(
-    ("change", "path", "message"),
-    [
-        ({"serch": 1}, "serch", "Did you mean 'searcher'?"),
-        ({"hparams": {}}, "hparams", "Did you mean 'hyperparameters'?"),
-        ({"name": 4}, "name", "is 4, but must be a string."),
-        ({"max_restarts": -1}, "max_restarts", "is -1, but must be greater than or equal to 0."),
-        ({"max_restarts": "3"}, "max_restarts", 'is "3", but must be an integer.'),
-        ({"max_restarts": True}, "max_restarts", "is true, but must be an integer."),
-        ({"debug": "yes please"}, "debug", "but must be a boolean."),
-        ({"checkpoint_policy": "bst"}, "checkpoint_policy", "must be 'best', 'all' or 'none'. Did you mean 'best'?"),
-        ({"searcher": {"name": "single"}}, "searcher.metric", "is required: the validation metric"),
-        ({"searcher": {"metric": "m"}}, "searcher.name", "is required"),
-        ({"searcher": None}, "searcher", "is required: how to search"),
-        ({"searcher": "single"}, "searcher", "must be an object"),
-        ({"searcher": {"name": "rand", "metric": "m"}}, "searcher.name", "Did you mean 'random'?"),
-        ({"searcher": {"name": "random", "metric": "m"}}, "searcher.max_trials", "is required: how many trials to run."),
-        ({"searcher": {"name": "single", "metric": ""}}, "searcher.metric", "at least 1 character"),
-        ({"searcher": {"name": "single", "metric": "m", "max_trials": 2}}, "searcher.max_trials", "unknown key"),
-        ({"searcher": {"name": "single", "metric": "m", "max_length": 0}}, "searcher.max_length", "greater than or equal to 1"),
-        ({"searcher": {"name": "single", "metric": "m", "max_length": {"epochs": 0}}}, "searcher.max_length", "greater than 0"),
-        ({"searcher": {"name": "single", "metric": "m", "max_length": {"epoch": 1}}}, "searcher.max_length.epoch", "Did you mean 'epochs'?"),
-        ({"searcher": {"name": "single", "metric": "m", "max_length": "3"}}, "searcher.max_length", "must be an integer"),
-        ({"searcher": {"name": "single", "metric": "m", "time_metric": "x"}}, "searcher.max_time", "go together"),
-        ({"resources": {"slots": 2}}, "resources.slots", "Did you mean 'slots_per_trial'?"),
-        ({"resources": {"priority": 100}}, "resources.priority", "is 100, but must be less than or equal to 99."),
-        ({"resources": {"shm_size": "big"}}, "resources.shm_size", "a number of bytes, or a size such as 4 GiB"),
-        ({"resources": {"devices": ["/a"]}}, "resources.devices[0]", "host_path:container_path"),
-        ({"resources": {"slots_per_trial": 4, "max_slots": 2}}, "resources.max_slots", "one trial needs 4 slots"),
-        ({"environment": {"environment_variables": ["=x"]}}, "environment.environment_variables[0]", "NAME=VALUE"),
-        ({"environment": {"proxy_ports": [{"proxy_port": 0}]}}, "environment.proxy_ports[0].proxy_port", "is 0"),
-        ({"environment": {"pod_spec": {"metadata": {"name": "x"}}}}, "environment.pod_spec", "must not set metadata.name"),
-        ({"bind_mounts": [{"host_path": "a", "container_path": "b"}]}, "bind_mounts[0].host_path", "must be an absolute path"),
-        ({"bind_mounts": [{"host_path": "/a", "container_path": "."}]}, "bind_mounts[0].container_path", "work dir"),
-        ({"checkpoint_storage": {"type": "s3"}}, "checkpoint_storage.bucket", "is required: the bucket's name"),
-        ({"checkpoint_storage": {"type": "ftp"}}, "checkpoint_storage.type", "use one of shared_fs, directory, s3"),
-        ({"checkpoint_storage": {"type": "s3", "bucket": "b", "prefix": "a/../b"}}, "checkpoint_storage.prefix", "'..'"),
-        ({"checkpoint_storage": {"type": "shared_fs", "host_path": "/a", "storage_path": "/b"}}, "checkpoint_storage", "inside host_path"),
-        ({"checkpoint_storage": {"type": "shared_fs", "host_path": "/a", "storage_path": "../b"}}, "checkpoint_storage", "'..'"),
-        ({"checkpoint_storage": {"type": "hdfs"}}, "checkpoint_storage.type", "hdfs is no longer supported"),
-        ({"workspace": "w"}, "project", "name both or neither"),
-        ({"profiling": {"begin_on_batch": 5, "end_after_batch": 4}}, "profiling", "must not be less than begin_on_batch"),
-        ({"retention_policy": {"log_retention_days": -2}}, "retention_policy.log_retention_days", "is -2"),
-        ({"log_policies": [{"pattern": "["}]}, "log_policies[0].pattern", "must be a regular expression (RE2): missing ]"),
-        ({"log_policies": [{"pattern": "x"}]}, "log_policies[0]", "needs a pattern and an action"),
-        ({"log_policies": [{"name": "a", "pattern": "x"}, {"name": "a", "pattern": "y"}]}, "log_policies[1].name", "log_policies[0] is called already"),
-        ({"min_validation_period": {"batches": 1, "epochs": 1}}, "min_validation_period", "exactly one of"),
-        ({"reproducibility": {"experiment_seed": -1}}, "reproducibility.experiment_seed", "is -1"),
-        ({"entrypoint": []}, "entrypoint", "at least 1 item"),
-        ({"internal": {"native": {"command": ["x"]}}}, "internal", "Native API"),
-        ({"hyperparameters": {"a": {"b": {"type": "int", "minval": 2, "maxval": 1}}}}, "hyperparameters.a.b.minval", "less than maxval"),
-        ({"hyperparameters": [1]}, "hyperparameters", "must be an object"),
-    ],
-)  # fmt: skip
-def test_bad_values_are_named_with_path_and_what_is_allowed(
-    change: dict[str, Any], path: str, message: str
-) -> None:
-    found = problems({**SMALL, **change})
-    assert list(found) == [f"<config>.{path}"]
-    assert message in found[f"<config>.{path}"]
+# What is refused (each rule has its rows in test_config_table)
 
 
 def test_problems_are_collected_and_secrets_are_not_shown() -> None:
@@ -403,40 +341,7 @@ def test_halving_without_times_is_refused(given_keys: dict[str, Any], path: str,
     assert message in found[f"<config>.searcher.{path}"]
 
 
-# Older releases
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "warning"),
-    [
-        ({"min_validation_period": 3}, {"min_validation_period": {"batches": 300}}, "counts steps of 100 batches"),
-        ({"batches_per_step": 7}, {"scheduling_unit": 7}, "is called scheduling_unit now"),
-        ({"data_layer": {"type": "s3"}}, {"data_layer": None}, "is no longer used"),
-        ({"resources": {"agent_label": "x"}}, {}, "choose a resource_pool"),
-        ({"environment": {"runtime_packages": ["x"]}}, {}, "startup hook"),
-        (
-            {"searcher": {"name": "adaptive_simple", "metric": "m", "max_trials": 4, "max_length": {"epochs": 3}}},
-            {},
-            "adaptive_asha is used in its place",
-        ),
-        (
-            {"checkpoint_storage": {"type": "shared_fs", "host_path": "/a", "checkpoint_path": "c", "container_path": "/x"}},
-            {},
-            "is called storage_path now",
-        ),
-        ({"searcher": {"name": "single", "metric": "m", "max_length": {"epochs": 3}}}, {}, "is deprecated"),
-    ],
-)  # fmt: skip
-def test_old_keys_run_with_a_warning(old: dict[str, Any], new: dict[str, Any], warning: str) -> None:
-    resolved = run({**SMALL, **old})
-    assert any(warning in text for text in resolved.warnings)
-    assert {key: resolved.as_dict[key] for key in new} == new
-
-
-@pytest.mark.parametrize("name", ["adaptive", "sync_halving", "pbt", "custom"])
-def test_searchers_that_are_gone_say_what_to_use(name: str) -> None:
-    assert f"{name} is not offered here; use" in problems(with_searcher(name=name))["<config>.searcher.name"]
-
+# Anything at all
 
 _JSON = st.recursive(
     st.none()
