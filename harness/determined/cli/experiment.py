@@ -1,7 +1,7 @@
 """`det experiment`: submit, look, steer. (What changes an experiment's properties is in experiment_edit.)"""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from determined.cli import experiment_edit, render, terminal
@@ -43,6 +43,16 @@ def register(commands: Subparsers) -> None:
         help="follow it to its end, with its first trial's log",
     )
     whether.add_argument("--paused", action="store_true", help="do not start it yet")
+
+    p = _of_one(verbs, "continue", continue_, "let one that has ended go on, from its latest checkpoints")
+    p.add_argument("--config-file", metavar="FILE", help="merge this over its configuration")
+    p.add_argument("--config", action="append", default=[], metavar="KEY=VALUE", help="override; may repeat")
+    p.add_argument(
+        "-f",
+        "--follow-first-trial",
+        action="store_true",
+        help="follow it to its end, with its first trial's log",
+    )
 
     p = command(verbs, "list ls", list_experiments, "list experiments: your own that are not archived")
     p.add_argument("-a", "--all", action="store_true", help="everybody's, archived too")
@@ -139,14 +149,33 @@ def create(args: argparse.Namespace) -> None:
         template=args.template,
     )
     print(f"Created experiment {experiment.id}", flush=True)
+    _warn(warnings)
+    if args.follow_first_trial:
+        follow(session, experiment, f"det -m {args.master}" if args.master else "det")
+
+
+def continue_(args: argparse.Namespace) -> None:
+    from determined.cli.connect import connect
+    from determined.cli.follow import follow
+    from determined.cli.overrides import read_config
+    from determined.experimental._experiment import continue_experiment
+
+    override = read_config(args.config_file, args.config) if args.config_file or args.config else ""
+    session = connect(args)
+    experiment, warnings = continue_experiment(session, args.experiment_id, override)
+    print(f"Continued experiment {experiment.id}", flush=True)
+    _warn(warnings)
+    if args.follow_first_trial:
+        follow(session, experiment, f"det -m {args.master}" if args.master else "det")
+
+
+def _warn(warnings: Sequence[str]) -> None:
     for warning in warnings:
         terminal.warn(
             "it asks for more slots than the cluster has now, and waits until there are more"
             if warning == _SLOTS_EXCEEDED
             else warning
         )
-    if args.follow_first_trial:
-        follow(session, experiment, f"det -m {args.master}" if args.master else "det")
 
 
 def list_experiments(args: argparse.Namespace) -> None:

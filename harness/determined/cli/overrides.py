@@ -8,10 +8,12 @@ from typing import Any
 from determined.cli.terminal import CliError
 
 
-def read_config(path: str, overrides: Sequence[str]) -> str:
+def read_config(path: str | None, overrides: Sequence[str]) -> str:
     """The text of a configuration as it is to be sent: verbatim, or written anew when there are overrides."""
     import yaml
 
+    if path is None:
+        return _overridden({}, overrides)
     try:
         text = Path(path).read_text()
     except OSError as e:
@@ -26,8 +28,12 @@ def read_config(path: str, overrides: Sequence[str]) -> str:
         raise CliError(
             f"the configuration file {path!r} holds no keys: it should begin like `name: my-experiment`"
         )
-    if not overrides:
-        return text
+    return _overridden(config, overrides) if overrides else text
+
+
+def _overridden(config: dict[str, Any], overrides: Sequence[str]) -> str:
+    import yaml
+
     for override in overrides:
         apply(config, override)
     return yaml.safe_dump(config, sort_keys=False)

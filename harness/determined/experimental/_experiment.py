@@ -4,9 +4,10 @@ import base64
 import math
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from determined.common.api import Session, iterate
 from determined.experimental import _wire
@@ -78,13 +79,12 @@ class Experiment:
         self._patch(notes=notes)
 
     def add_label(self, label: str) -> None:
-        self.reload()
-        self.set_labels(self.labels | {label})
+        """Adding a label that is there already is no error."""
+        self.labels = set(self._session.put(self._label(label)).json()["labels"])
 
     def remove_label(self, label: str) -> None:
         """Removing a label that is not there is no error."""
-        self.reload()
-        self.set_labels(self.labels - {label})
+        self.labels = set(self._session.delete(self._label(label)).json()["labels"])
 
     def set_labels(self, labels: set[str]) -> None:
         """Replace all labels."""
@@ -260,6 +260,9 @@ class Experiment:
         order = None if sort_by is None else (OrderBy.ASC if smaller_is_better else OrderBy.DESC)
         return self.list_checkpoints(sort_by, order, max_results=limit)
 
+    def _label(self, label: str) -> str:
+        return f"{self._path()}/labels/{quote(label, safe='')}"
+
     def _path(self) -> str:
         return f"/api/v1/experiments/{self.id}"
 
@@ -291,7 +294,22 @@ def create_experiment(
         body["projectId"] = project_id
     if template is not None:
         body["template"] = template
-    answer = session.post("/api/v1/experiments", body, once=True).json()
+    return _started(session, session.post("/api/v1/experiments", body, once=True).json())
+
+
+def continue_experiment(
+    session: Session, experiment_id: int, override: str = ""
+) -> tuple[Experiment, list[str]]:
+    """Let an experiment that has ended go on; return it and the master's warnings.
+
+    Args:
+        override: YAML that is merged over its configuration; only for a `single` search.
+    """
+    body = {"id": experiment_id, "overrideConfig": override}
+    return _started(session, session.post("/api/v1/experiments/continue", body, once=True).json())
+
+
+def _started(session: Session, answer: Mapping[str, Any]) -> tuple[Experiment, list[str]]:
     # "messages" are Detlab's own: what is said of older keys, for people.
     told = [*(answer.get("messages") or []), *(answer.get("warnings") or [])]
     return Experiment(session, answer["experiment"]), told

@@ -123,7 +123,9 @@ class OneExperiment(ExperimentHandler):
             {
                 "experiment": experiment,
                 "config": record.config,
-                "jobSummary": encode.job_summary(record, state),
+                "jobSummary": encode.job_summary(
+                    record, state, self.services.agents.jobs_ahead(record.job_id)
+                ),
             }
         )
 

@@ -163,4 +163,5 @@ Effect = (
     | trials.RequestAllocation
     | trials.StopAllocation
     | trials.KillAllocation
+    | trials.KillAllocationLater
 )

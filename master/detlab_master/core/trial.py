@@ -14,6 +14,7 @@ from detlab_master.core.records import Allocation, Json, Trial
 from detlab_master.core.states import TrialState as S
 
 INVALID_HP = "EXITED_REASON_INVALID_HP"
+EXIT_GRACE_SECONDS = 10.0  # between the report of an early exit and the kill
 
 
 # Events
@@ -103,7 +104,16 @@ class KillAllocation:
     reason: str
 
 
-Effect = RequestAllocation | StopAllocation | KillAllocation
+@dataclass(frozen=True)
+class KillAllocationLater:
+    """Unless it has ended by then."""
+
+    allocation_id: str
+    seconds: float
+    reason: str
+
+
+Effect = RequestAllocation | StopAllocation | KillAllocation | KillAllocationLater
 
 
 class Outcome(Enum):
@@ -194,11 +204,19 @@ def step(trial: Trial, event: Event, *, max_restarts: int, now: float) -> tuple[
                 now,
             )
         case EarlyExitReported(reason):
-            return replace(trial, early_exit_reason=reason), []
+            return replace(trial, early_exit_reason=reason), _overdue(trial)
         case AllocationEnded(allocation):
             if allocation.id != trial.allocation_id:
                 return trial, []
             return _allocation_ended(replace(trial, allocation_id=None), allocation, max_restarts, now)
+
+
+def _overdue(trial: Trial) -> list[Effect]:
+    """What becomes of a run that has reported its early exit, and does not exit."""
+    if trial.allocation_id is None:
+        return []
+    why = f"it reported an early exit, and was still there {EXIT_GRACE_SECONDS:g} s later"
+    return [KillAllocationLater(trial.allocation_id, EXIT_GRACE_SECONDS, why)]
 
 
 def _allocation_ended(

@@ -69,6 +69,7 @@ class AllocationService:
         self._of_job: dict[str, set[str]] = {}  # job id -> its open allocations
         self._called_in: dict[str, set[str]] = {}  # allocation id -> containers that wait at the rendezvous
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._deadlines: dict[str, asyncio.TimerHandle] = {}  # of those that are to exit by themselves
         self._background: set[asyncio.Task[None]] = set()
         self._owners: dict[TaskType, Owner] = {}
         self._end_hooks: list[Callable[[str], None]] = []
@@ -126,9 +127,16 @@ class AllocationService:
         """Hand in an event that has to be kept sooner or later, also when the database is away for a while."""
         self._in_background(self._insist(_Happened(allocation_id, event)))
 
+    def kill_later(self, allocation_id: str, seconds: float, reason: str) -> None:
+        """Kill it unless it ends by itself before; the first deadline counts."""
+        if allocation_id in self._open and allocation_id not in self._deadlines:
+            self._deadlines[allocation_id] = asyncio.get_running_loop().call_later(
+                seconds, lambda: self.insist(allocation_id, core.KillRequested(reason))
+            )
+
     async def close(self) -> None:
         await self._inbox.close()
-        for timer in self._timers.values():
+        for timer in (*self._timers.values(), *self._deadlines.values()):
             timer.cancel()
         for task in self._background:
             task.cancel()
@@ -348,8 +356,9 @@ class AllocationService:
         if not self._of_job.get(task.job_id):
             self._of_job.pop(task.job_id, None)
         self._called_in.pop(allocation.id, None)
-        if timer := self._timers.pop(allocation.id, None):
-            timer.cancel()
+        for timers in (self._timers, self._deadlines):
+            if timer := timers.pop(allocation.id, None):
+                timer.cancel()
         self._resources.release(allocation.id)
         self._topics.notify(("preemption", allocation.id), ("rendezvous", allocation.id))
         for hook in self._end_hooks:

@@ -172,6 +172,7 @@ class ExperimentAtWork:
             preemptible=True,
             single_node=bool(resources.get("is_single_node")),
             max_slots=resources.get("max_slots"),
+            weight=resources.get("weight") or 1.0,
             excluded=frozenset(self.trials[task.trial_id].excluded_agents),
         )
 
@@ -308,6 +309,8 @@ class ExperimentAtWork:
             case trial.StopAllocation(allocation_id, reason):
                 stop = allocation_core.PreemptionRequested(reason)
                 plan.effects.append(lambda: self._allocations.insist(allocation_id, stop))
+            case trial.KillAllocationLater(allocation_id, seconds, reason):
+                plan.effects.append(lambda: self._allocations.kill_later(allocation_id, seconds, reason))
             case trial.KillAllocation(allocation_id, reason):
                 kill = allocation_core.KillRequested(reason)
                 plan.effects.append(lambda: self._allocations.insist(allocation_id, kill))

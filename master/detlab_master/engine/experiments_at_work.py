@@ -10,6 +10,7 @@ from weakref import WeakValueDictionary
 
 from detlab_master.core import experiment_events as core
 from detlab_master.core import log_policies
+from detlab_master.core import trial as trials
 from detlab_master.core.allocation import KillRequested, PreemptionRequested
 from detlab_master.core.errors import Invalid, NotFound
 from detlab_master.core.records import Allocation, Experiment, Task, Trial
@@ -235,6 +236,8 @@ class ExperimentsAtWork:
                 self._insist(waiting.experiment_id, core.AllocationEnded(waiting.id, ended))
         elif waiting.state is TrialState.STOPPING_KILLED:
             self._allocations.insist(open_.id, KillRequested("killed by the user"))
+        elif waiting.early_exit_reason is not None:
+            self._allocations.kill_later(open_.id, trials.EXIT_GRACE_SECONDS, "it reported an early exit")
         elif waiting.state is not TrialState.ACTIVE:
             self._allocations.insist(open_.id, PreemptionRequested(f"the trial is {waiting.state}"))
 

@@ -170,6 +170,9 @@ class Agents:
             pool.scheduler.set_max_slots(job_id, max_slots)
         self._changed()
 
+    def jobs_ahead(self, job_id: str) -> int:
+        return max(pool.scheduler.jobs_ahead(job_id) for pool in self._pools.values())
+
     def waits(self, allocation_id: str) -> tuple[int, str]:
         held = self._held.get(allocation_id)
         if held is None or held.assignment is not None:
@@ -405,8 +408,8 @@ class Agents:
                 match decision:
                     case Start(allocation_id, assignment):
                         self._grant(allocation_id, dict(assignment))
-                    case Preempt(allocation_id):
-                        self._listener.preempt(allocation_id, "work of a higher priority goes first")
+                    case Preempt(allocation_id, reason):
+                        self._listener.preempt(allocation_id, reason)
                     case _:
                         assert_never(decision)
 

@@ -361,8 +361,6 @@ def test_set_and_label(digits: StubMaster, det: Det) -> None:
         ("set", "weight", "3", "2.5"),
         ("set", "max-slots", "3", "4"),
         ("set", "max-slots", "3", "none"),
-        ("label", "add", "3", "c"),
-        ("label", "remove", "3", "a"),
     ):
         assert det("e", *argv).code == 0
     assert [
@@ -374,10 +372,41 @@ def test_set_and_label(digits: StubMaster, det: Det) -> None:
         {"resources": {"weight": 2.5}},
         {"resources": {"maxSlots": 4}},
         {"resources": {"maxSlots": None}},
-        {"labels": ["a", "b", "c"]},
-        {"labels": ["b"]},
     ]
     assert det("e", "set", "priority", "3", "100").code == 2
+    digits.answer("PUT", f"{API}/experiments/3/labels/c", {"labels": ["a", "b", "c"]})
+    digits.answer("DELETE", f"{API}/experiments/3/labels/a", {"labels": ["b"]})
+    assert "Added label 'c'" in det("e", "label", "add", "3", "c").out
+    assert "Removed label 'a'" in det("e", "label", "remove", "3", "a").out
+
+
+@pytest.mark.parametrize(
+    ("argv", "override"),
+    [
+        ((), None),
+        (
+            ("--config", "max_restarts=2", "--config", "hyperparameters.lr=1e-3"),
+            {"max_restarts": 2, "hyperparameters": {"lr": 0.001}},
+        ),
+        (("--config-file", "more.yaml"), {"name": "more"}),
+        (("--config-file", "more.yaml", "--config", "max_restarts=0"), {"name": "more", "max_restarts": 0}),
+    ],
+)
+def test_continue(
+    digits: StubMaster, det: Det, tmp_path: Path, argv: tuple[str, ...], override: dict[str, Any] | None
+) -> None:
+    (tmp_path / "more.yaml").write_text("name: more\n")
+    digits.answer(
+        "POST",
+        f"{API}/experiments/continue",
+        {"experiment": experiment(), "warnings": [], "messages": ["old key"]},
+    )
+    ran = det("e", "continue", "3", *(str(tmp_path / a) if a.endswith(".yaml") else a for a in argv))
+    assert (ran.code, ran.out) == (0, "Continued experiment 3\n")
+    assert "old key" in ran.err
+    (sent,) = digits.sent("POST", f"{API}/experiments/continue")
+    assert sent.body["id"] == 3
+    assert yaml.safe_load(sent.body["overrideConfig"]) == override
 
 
 def test_gc_policy_shows_what_goes(digits: StubMaster, det: Det) -> None:

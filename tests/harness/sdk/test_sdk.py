@@ -142,18 +142,19 @@ def test_changes_go_out_as_patches_and_come_back(master: StubMaster, det: Determ
         return Reply({"experiment": state})
 
     master.answer("PATCH", "/api/v1/experiments/3", patch)
+    master.answer("PUT", "/api/v1/experiments/3/labels/c/d", {"labels": ["a", "b", "c/d"]})
+    master.answer("DELETE", "/api/v1/experiments/3/labels/a", {"labels": ["b", "c/d"]})
     e = det.get_experiment(3)
     e.set_name("new")
-    e.add_label("c")
+    e.add_label("c/d")
     e.remove_label("a")
+    assert e.labels == {"b", "c/d"}
     e.set_max_slots(None)
     e.set_gc_policy(save_experiment_best=1, save_trial_best=2, save_trial_latest=0)
-    assert (e.name, e.labels) == ("new", {"b", "c"})
+    assert e.name == "new"
     bodies = [r.body for r in master.sent("PATCH", "/api/v1/experiments/3")]
     assert bodies == [
         {"id": 3, "name": "new"},
-        {"id": 3, "labels": ["a", "b", "c"]},
-        {"id": 3, "labels": ["b", "c"]},
         {"id": 3, "resources": {"maxSlots": None}},
         {
             "id": 3,

@@ -125,15 +125,15 @@ def test_experiment() -> None:
 @pytest.mark.parametrize(
     ("state", "shown", "summary"),
     [
-        (ExperimentState.ACTIVE, "QUEUED", {"state": "STATE_QUEUED", "jobsAhead": -1}),
-        (ExperimentState.PAUSED, "PAUSED", {"state": "STATE_QUEUED", "jobsAhead": -1}),
+        (ExperimentState.ACTIVE, "QUEUED", {"state": "STATE_QUEUED", "jobsAhead": 4}),
+        (ExperimentState.PAUSED, "PAUSED", {"state": "STATE_QUEUED", "jobsAhead": 4}),
         (ExperimentState.ACTIVE, "RUNNING", {"state": "STATE_SCHEDULED", "jobsAhead": 0}),
         (ExperimentState.COMPLETED, "COMPLETED", None),
     ],
 )
 def test_job_summary(state: ExperimentState, shown: str, summary: object) -> None:
     record = experiment_record(7, ALICE, STORAGE, state=state)
-    assert experiments.job_summary(record, shown) == summary
+    assert experiments.job_summary(record, shown, 4) == summary
 
 
 VALIDATION = {

@@ -101,7 +101,7 @@ async def test_submitting_an_experiment(rig: Rig) -> None:
     assert experiment["modelDefinitionSize"] > 0
     answer = await rig.call("GET", f"/api/v1/experiments/{experiment['id']}")
     assert answer.json["experiment"]["numTrials"] == 1
-    assert answer.json["jobSummary"] == {"state": "STATE_QUEUED", "jobsAhead": -1}
+    assert answer.json["jobSummary"] == {"state": "STATE_QUEUED", "jobsAhead": -1}  # it is paused
     model = await rig.call("GET", f"/api/v1/experiments/{experiment['id']}/model_def")
     packed = base64.b64decode(model.json["b64Tgz"])
     assert rig.services.contexts.path(hashlib.sha256(packed).hexdigest()).read_bytes() == packed

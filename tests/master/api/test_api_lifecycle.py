@@ -174,3 +174,27 @@ async def test_an_experiment_that_ended_with_another_master_is_continued(rig: Ri
     assert answer.status == 200, answer.body
     (trial,) = await trials(rig, things.experiment.id)
     assert (trial["id"], trial["state"]) == (things.trial.id, "STATE_QUEUED")
+
+
+async def test_how_many_jobs_are_ahead(rig: Rig) -> None:
+    first, second, paused = await create(rig, RANDOM), await create(rig), await create(rig, activate=False)
+
+    async def ahead(number: int) -> Any:
+        return (await rig.call("GET", f"/api/v1/experiments/{number}")).json["jobSummary"]["jobsAhead"]
+
+    assert [await ahead(number) for number in (first, second, paused)] == [0, 1, -1]
+    await rig.call("PATCH", f"/api/v1/experiments/{second}", {"resources": {"priority": 1}})
+    assert [await ahead(number) for number in (first, second)] == [1, 0]
+
+
+async def test_settings_of_resources_are_kept_and_checked(rig: Rig) -> None:
+    number = await create(rig)
+    path = f"/api/v1/experiments/{number}"
+    wanted = {"maxSlots": 3, "priority": 7, "weight": 2.5}
+    answer = await rig.call("PATCH", path, {"resources": wanted})
+    kept = answer.json["experiment"]["config"]["resources"]
+    assert (kept["max_slots"], kept["priority"], kept["weight"]) == (3, 7, 2.5)
+    for wrong in ({"priority": 0}, {"priority": 100}, {"weight": -1}, {"maxSlots": -1}):
+        answer = await rig.call("PATCH", path, {"resources": wrong})
+        assert (answer.status, "it must be" in answer.error) == (400, True), wrong
+    assert (await shown(rig, number))["config"]["resources"] == kept

@@ -54,6 +54,32 @@ ACKED = replace(ENDED, preempt_requested_at=1.0, preempt_acked=True)
         (replace(TRIAL, state=S.STOPPING_CANCELED), ACKED, Outcome.CANCELED),
         (replace(TRIAL, state=S.STOPPING_CANCELED), CRASHED, Outcome.ERROR),
         (replace(TRIAL, state=S.STOPPING_KILLED), CRASHED, Outcome.CANCELED),
+        # Acknowledged goes before the exit code, also of one that we killed in the end.
+        (TRIAL, replace(ACKED, exit_code=137, failure="container_aborted"), Outcome.RESCHEDULE),
+        (replace(TRIAL, state=S.PAUSED), replace(CRASHED, preempt_requested_at=1.0), Outcome.RESTART),
+        # Killed because it did not exit after its report of invalid hyperparameters.
+        (
+            replace(TRIAL, early_exit_reason=core.INVALID_HP),
+            replace(ENDED, kill_requested=True, exit_code=137, failure="container_aborted"),
+            Outcome.COMPLETED,
+        ),
+        (replace(TRIAL, early_exit_reason=core.INVALID_HP), ACKED, Outcome.COMPLETED),
+        (
+            replace(TRIAL, state=S.STOPPING_CANCELED, early_exit_reason=core.INVALID_HP),
+            ENDED,
+            Outcome.CANCELED,
+        ),
+        (
+            replace(TRIAL, state=S.STOPPING_CANCELED),
+            replace(ENDED, preempt_requested_at=1.0, exit_code=137, failure="container_aborted"),
+            Outcome.CANCELED,
+        ),
+        (replace(TRIAL, state=S.STOPPING_CANCELED), replace(ENDED, failure="agent_failed"), Outcome.CANCELED),
+        (
+            replace(TRIAL, state=S.STOPPING_COMPLETED, stopped_by_searcher=True),
+            replace(ENDED, failure="agent_failed"),
+            Outcome.COMPLETED,
+        ),
     ],
 )
 def test_how_an_end_is_read(trial: Trial, ended: Allocation, outcome: Outcome) -> None:
@@ -68,6 +94,22 @@ def test_a_failed_run_is_tried_again_with_the_next_number() -> None:
     after, effects = stepped(TRIAL, core.AllocationEnded(CRASHED))
     assert (after.restarts, after.run_id, after.allocation_id) == (1, 2, "1.t.2")
     assert effects == [core.RequestAllocation(after)]
+
+
+def test_the_systems_failures_and_preemptions_are_not_counted() -> None:
+    trial = replace(TRIAL, restarts=2)
+    for ended in (ACKED, replace(ENDED, failure="agent_failed"), replace(ENDED, failure="x", aborted=True)):
+        after, effects = stepped(trial, core.AllocationEnded(ended))
+        assert (after.state, after.restarts, after.run_id) == (S.ACTIVE, 2, 2)
+        assert effects == [core.RequestAllocation(after)]
+
+
+def test_who_reports_invalid_hyperparameters_has_ten_seconds_to_exit() -> None:
+    after, (effect,) = stepped(TRIAL, core.EarlyExitReported(core.INVALID_HP))
+    assert isinstance(effect, core.KillAllocationLater)
+    assert (effect.allocation_id, effect.seconds) == ("1.t.1", 10.0)
+    over, effects = stepped(after, core.AllocationEnded(replace(ENDED, failure="container_aborted")))
+    assert (over.state, over.restarts, effects) == (S.COMPLETED, 0, [])
 
 
 def test_until_max_restarts() -> None:

@@ -77,13 +77,14 @@ def experiment(view: ExperimentView, state: str, now: float) -> Object:
     }
 
 
-def job_summary(record: Experiment, state: str) -> Object | None:
+def job_summary(record: Experiment, state: str, jobs_ahead: int) -> Object | None:
     """v1JobSummary; None when nothing of the experiment waits or runs any more.
 
     Args:
         state: as shown.
+        jobs_ahead: that wait before it; -1 when nothing of it waits.
     """
     if record.state.terminal:
         return None
     waits = state in ("QUEUED", "PAUSED")
-    return {"state": "STATE_QUEUED" if waits else "STATE_SCHEDULED", "jobsAhead": -1 if waits else 0}
+    return {"state": "STATE_QUEUED" if waits else "STATE_SCHEDULED", "jobsAhead": jobs_ahead if waits else 0}

@@ -226,7 +226,9 @@ class PriorityScheduler:
                 allocation_id = running.request.allocation_id
                 if over > 0 and running.request.preemptible and allocation_id not in side.leaving:
                     side.leaving[allocation_id] = None
-                    decisions.append(Preempt(allocation_id))
+                    decisions.append(
+                        Preempt(allocation_id, "its experiment holds more slots than its max_slots allows")
+                    )
                     over -= running.request.slots
         self._over_cap.clear()
         return decisions
@@ -307,6 +309,17 @@ class PriorityScheduler:
             return -1
         rank = side.queue[allocation_id].rank
         return sum(other.rank < rank for side in (self.slots, self.aux) for other in side.queue)
+
+    def jobs_ahead(self, job_id: str) -> int:
+        """How many other jobs have a request that is considered before the first of this job that waits.
+
+        -1 if none of it waits. O(queue).
+        """
+        sides = (self.slots, self.aux)
+        first = min((request.rank for side in sides for request in side.queue.of_job(job_id)), default=None)
+        if first is None:
+            return -1
+        return len({request.job_id for side in sides for request in side.queue if request.rank < first})
 
     def positions(self) -> dict[str, int]:
         """`position` of all that wait, in order."""

@@ -1,7 +1,7 @@
 """What a scheduler is asked for, and what it answers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 SlotId: TypeAlias = int
@@ -23,6 +23,7 @@ class Request:
     pool: str = "default"
     single_node: bool = False  # never spread over several agents
     max_slots: int | None = None  # that the job may hold at a time; the last one told counts
+    weight: float = 1.0  # its job's share, for schedulers that share; the priority scheduler does not look
     excluded: frozenset[str] = frozenset()  # agents that it must not run on
 
     def __post_init__(self) -> None:
@@ -51,6 +52,7 @@ class Preempt:
     """Ask a running allocation to stop; its slots are free when it has been released."""
 
     allocation_id: str
+    reason: str = field(default="work of a higher priority goes first", compare=False, repr=False)
 
 
 Decision: TypeAlias = Start | Preempt

@@ -187,11 +187,28 @@ def test_max_slots_bounds_a_job_and_lowering_it_preempts_the_latest() -> None:
     assert list(started(scheduler)) == ["t0", "t1", "t2"]
     assert "Its job holds 3 of the 3 slots" in explain(scheduler, "t3")
     scheduler.set_max_slots("e", 1)
-    assert scheduler.schedule() == [Preempt("t2"), Preempt("t1")]
+    decisions = scheduler.schedule()
+    assert decisions == [Preempt("t2"), Preempt("t1")]
+    assert all("max_slots" in d.reason for d in decisions if isinstance(d, Preempt))
     scheduler.release("t1")
     assert scheduler.schedule() == []
     scheduler.set_max_slots("e", None)
     assert list(started(scheduler)) == ["t3", "t4"]
+
+
+def test_jobs_ahead_counts_jobs_and_not_their_requests() -> None:
+    scheduler = pool(
+        {"a": 1},
+        request("r1", job="first"),
+        request("r2", job="first"),
+        request("r3", job="second"),
+        request("r4", job="third", priority=1),
+    )
+    assert [scheduler.jobs_ahead(job) for job in ("third", "first", "second")] == [0, 1, 2]
+    assert list(started(scheduler)) == ["r4"]
+    assert [scheduler.jobs_ahead(job) for job in ("third", "first", "second")] == [-1, 0, 1]
+    scheduler.set_priority("second", 1)
+    assert [scheduler.jobs_ahead(job) for job in ("third", "first", "second")] == [-1, 1, 0]
 
 
 def test_disabled_slots_and_agents_get_nothing_new() -> None:

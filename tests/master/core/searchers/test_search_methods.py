@@ -26,7 +26,7 @@ from detlab_master.core.searchers import (
     Validated,
 )
 from detlab_master.core.searchers.adaptive_asha import Bracket, Mode, bracket_rungs, brackets
-from detlab_master.core.searchers.async_halving import AsyncHalving, initial_trials, rung_units
+from detlab_master.core.searchers.async_halving import WORST, AsyncHalving, initial_trials, rung_units
 from detlab_master.core.searchers.base import MAX_INVALID_IN_A_ROW, ExitReason, Search
 from detlab_master.core.searchers.make import make
 
@@ -297,6 +297,29 @@ def test_asha_failures_count_as_worst_and_the_invalid_as_never_been() -> None:
     assert rungs(method)[0] == [0.3, 1.7976931348623157e308]
     assert exits(search, (3, "completed")) == [[]]  # a trial that ends by itself just leaves
     assert exits(search, (4, "completed"), (5, "completed")) == [[], ["end"]]
+
+
+@pytest.mark.parametrize(
+    ("reason", "values", "created", "counts"),
+    [  # of a trial that has passed the first rung, in a search that may create one more
+        ("completed", [[0.3, 0.5], [], []], [], True),  # it leaves; nothing takes its place
+        ("errored", [[0.3, 0.5], [WORST], []], ["+4"], True),  # the worst, at the rung that it did not reach
+        ("canceled", [[0.3, 0.5], [WORST], []], ["+4"], True),
+        ("invalid_hp", [[0.5], [], []], ["+4"], False),  # as if it had never been
+    ],
+)
+def test_asha_a_trial_that_ends_between_two_rungs(
+    reason: ExitReason, values: list[list[float]], created: list[str], counts: bool
+) -> None:
+    search, method = asha(trials=5)
+    report(search, 0, 0.5, 1)
+    report(search, 1, 0.3, 1)
+    report(search, 1, 0.2, 1.5)
+    assert exits(search, (1, reason)) == [created]
+    assert rungs(method) == values
+    left = 5 - 4 - (len(created) if counts else 0)
+    more = [exits(search, (request_id, "errored"))[0] for request_id in (0, 2, 3)]
+    assert sum(bool(actions) for actions in more) == left
 
 
 def test_asha_replaces_an_invalid_trial_even_after_stopping_it() -> None:
