@@ -23,6 +23,7 @@ from detlab_master.engine import clock
 from detlab_master.engine.allocations import AllocationService
 from detlab_master.engine.checkpoint_files import CheckpointFiles
 from detlab_master.engine.checkpoints import CheckpointService
+from detlab_master.engine.collector import CheckpointCollector
 from detlab_master.engine.contexts import Contexts
 from detlab_master.engine.deletion import ExperimentDeletion
 from detlab_master.engine.experiment_inbox import Pools
@@ -68,6 +69,7 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
     try:
         await services.at_work.restore()
         await services.deletion.restore()
+        await services.collector.restore()
         await services.place_deletion.restore()
         await services.servers.restore()
         server.add_sockets(sockets)
@@ -79,10 +81,12 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
         services.agents.close()
         await services.place_deletion.close()
         await services.deletion.close()
+        await services.collector.close()
         await services.at_work.close()
         await services.servers.close()
         await services.allocations.close()
         services.readers.shutdown(wait=True, cancel_futures=True)
+        await asyncio.to_thread(services.files.close)
         await asyncio.to_thread(store.close)
 
 
@@ -115,8 +119,11 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         hub_token=secret_file(folder / "hub-token"),
         passwords=not config.security.jupyterhub,
     )
-    files = CheckpointFiles()
+    contexts = Contexts(folder)
+    files = CheckpointFiles(store, cluster.cluster_id)
     registry = ModelRegistry(store, ids)
+    checkpoints = CheckpointService(store=store, files=files, registry=registry)
+    collector = CheckpointCollector(store=store, checkpoints=checkpoints)
     priorities = {pool.pool_name: _pool(config, pool).default_priority for pool in config.resource_pools}
     defaults = config.task_container_defaults
     cluster_defaults = ClusterDefaults(
@@ -131,9 +138,16 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         resources=agents,
         pools=Pools(priorities.__getitem__, defaults.preemption_timeout),
         logs=logs,
+        collect=collector.request,
     )
     experiments = ExperimentService(
-        store=store, ids=ids, allocations=allocations, at_work=at_work, submissions=submissions
+        store=store,
+        ids=ids,
+        allocations=allocations,
+        at_work=at_work,
+        submissions=submissions,
+        contexts=contexts,
+        collector=collector,
     )
     master_url = config.task_master_url or f"http://{_reachable(config.bind_ip)}:{config.port}"
     launcher = Launcher(store, cluster, agents, master_url)
@@ -152,7 +166,13 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
     )
     allocations.owned_by(TaskType.NOTEBOOK, servers.allocation_ended)
     deletion = ExperimentDeletion(
-        store=store, files=files, registry=registry, shown_state=experiments.shown_state
+        store=store,
+        files=files,
+        contexts=contexts,
+        registry=registry,
+        collector=collector,
+        at_work=at_work,
+        shown_state=experiments.shown_state,
     )
     place_deletion = PlaceDeletion(store, deletion)
     if not config.security.jupyterhub:
@@ -163,7 +183,8 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         identity=identity,
         at_work=at_work,
         experiments=experiments,
-        checkpoints=CheckpointService(store=store, files=files, registry=registry),
+        checkpoints=checkpoints,
+        collector=collector,
         previews=Previews(cluster_defaults),
         deletion=deletion,
         allocations=allocations,
@@ -176,7 +197,7 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         templates=TemplateService(store),
         logs=logs,
         agents=agents,
-        contexts=Contexts(folder),
+        contexts=contexts,
         files=files,
     )
 

@@ -259,6 +259,8 @@ def test_a_storage_configuration_has_one_number(store: Store) -> None:
     second = store.checkpoints.storage_id({"type": "shared_fs", "host_path": "/b"})
     assert first != second
     assert store.checkpoints.storage_id({"host_path": "/a", "type": "shared_fs"}) == first
+    assert store.checkpoints.storage(second) == {"type": "shared_fs", "host_path": "/b"}
+    assert store.checkpoints.storage(99) is None
     numbers: list[int] = []
     threads = [
         threading.Thread(target=lambda: numbers.append(store.checkpoints.storage_id({"type": "s3"})))

@@ -28,6 +28,7 @@ from detlab_master.api import (
     metrics,
     models,
     projects,
+    retention,
     tasks,
     templates,
     trials,
@@ -108,6 +109,8 @@ ROUTES: tuple[Route, ...] = (
     Route(_EXPERIMENT + "/model_def", tasks.ModelDefinition),
     Route(_EXPERIMENT + "/trials", trials.ExperimentTrials),
     Route(_EXPERIMENT + "/checkpoints", trials.ExperimentCheckpoints),
+    Route(_EXPERIMENT + "/tensorboard-files", retention.TensorboardFiles),
+    Route("/experiments/{experiment_id}/preview_gc", retention.PreviewCollection),
     Route(_EXPERIMENT + "/searcher/best_searcher_validation_metric", experiments.BestSearcherMetric),
     *(
         Route(f"{V1}/trials/metrics/{name}", metrics.StreamMetrics, {"group": group})

@@ -66,11 +66,12 @@ class Experiments(ExperimentHandler):
         incoming = self.services.contexts.folder / unpacked.archive if unpacked.archive else None
         try:
             asked = _asked(Fields(unpacked.fields), unpacked.sha256, unpacked.size)
-            if incoming is not None and not asked.validate_only:
-                # Refused first, kept then: nothing would remove the context of an experiment that never came to be.
-                await self.services.experiments.create(self.principal, replace(asked, validate_only=True))
-                await self.read(self.services.contexts.adopt, incoming, unpacked.sha256)
-            created = await self.services.experiments.create(self.principal, asked)
+            with self.services.contexts.held(unpacked.sha256):
+                if incoming is not None and not asked.validate_only:
+                    # Refused first, kept then: only a restart would remove the context of one that never came to be.
+                    await self.services.experiments.create(self.principal, replace(asked, validate_only=True))
+                    await self.read(self.services.contexts.adopt, incoming, unpacked.sha256)
+                created = await self.services.experiments.create(self.principal, asked)
         finally:
             if incoming is not None:
                 incoming.unlink(missing_ok=True)

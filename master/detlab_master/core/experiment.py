@@ -306,7 +306,7 @@ class ExperimentMachine:
         state = self.experiment.state
         if not state.stopping or self._open:
             return []
-        self.experiment = replace(self.experiment, end_time=now)
+        self.experiment = replace(self.experiment, end_time=now, gc_due=now)
         if state is S.STOPPING_COMPLETED:
             self.experiment = replace(self.experiment, progress=1.0)
         return [self._move(_END[state]), Finished(self.experiment)]

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from detlab_master.core import experiment_events as core
 from detlab_master.core import trial as trials
-from detlab_master.core.errors import Conflict, Invalid
+from detlab_master.core.errors import Conflict, Invalid, NotFound
 from detlab_master.core.experiment_edit import ExperimentEdit
 from detlab_master.core.metrics import PROFILING_GROUPS
 from detlab_master.core.permissions import Principal
 from detlab_master.core.records import Checkpoint, Experiment, Json, MetricReport, Trial
+from detlab_master.core.states import CheckpointState, TrialState
 from detlab_master.core.states import ExperimentState as S
-from detlab_master.core.states import TrialState
 from detlab_master.engine import clock
 from detlab_master.engine.allocations import AllocationService
+from detlab_master.engine.collector import CheckpointCollector
+from detlab_master.engine.contexts import Contexts
 from detlab_master.engine.destinations import Destinations
 from detlab_master.engine.experiment_inbox import CheckpointReported, MetricsReported
 from detlab_master.engine.experiments_at_work import ExperimentsAtWork
@@ -35,6 +37,8 @@ class ExperimentService:
         allocations: AllocationService,
         at_work: ExperimentsAtWork,
         submissions: Submissions,
+        contexts: Contexts,
+        collector: CheckpointCollector,
     ) -> None:
         self._store = store
         self._destinations = Destinations(store)
@@ -42,6 +46,8 @@ class ExperimentService:
         self._allocations = allocations
         self._at_work = at_work
         self._submissions = submissions
+        self._contexts = contexts
+        self._collector = collector
 
     # Creation
 
@@ -51,7 +57,13 @@ class ExperimentService:
         if asked.validate_only:
             return created
         experiment = replace(created.experiment, id=self._ids.experiment(), job_id=self._ids.unique())
-        return replace(created, experiment=await self._at_work.create(experiment))
+        sha256 = experiment.context_sha256
+        with self._contexts.held(sha256):
+            if sha256 and not self._contexts.path(sha256).exists():
+                raise NotFound(
+                    f"the model definition of experiment '{experiment.forked_from}' was deleted with it"
+                )
+            return replace(created, experiment=await self._at_work.create(experiment))
 
     async def continue_(self, principal: Principal, experiment_id: int, override: str) -> CreatedExperiment:
         """Let an experiment that has ended go on: its trials run again from their latest checkpoints.
@@ -76,6 +88,7 @@ class ExperimentService:
                     f" (det experiment unarchive {experiment_id})"
                 )
             continued = await self._submissions.continued(experiment, override)
+            await self._collector.forget(experiment_id)  # its trials need their latest checkpoints again
             return replace(continued, experiment=await self._at_work.take_up_again(continued.experiment))
 
     # Verbs
@@ -111,7 +124,7 @@ class ExperimentService:
                 )
             return replace(experiment, archived=archived)
 
-        await self._at_work.change(experiment_id, change)
+        await self._change(experiment_id, change)
 
     async def move(self, experiment_id: int, project_id: int) -> None:
         """Put it into another project; moving it to where it is succeeds.
@@ -121,7 +134,7 @@ class ExperimentService:
             Invalid: the project takes no experiments.
         """
         project = (await self._destinations.numbered(project_id)).project
-        await self._at_work.change(experiment_id, lambda one: replace(one, project_id=project.id))
+        await self._change(experiment_id, lambda one: replace(one, project_id=project.id))
 
     async def edit(self, experiment_id: int, edit: ExperimentEdit) -> Experiment:
         """Change what a person may change at any time.
@@ -129,7 +142,23 @@ class ExperimentService:
         Raises:
             Invalid: a value out of range.
         """
-        return await self._at_work.change(experiment_id, edit.applied)
+
+        def change(experiment: Experiment) -> Experiment:
+            changed = edit.applied(experiment)
+            return replace(changed, gc_due=clock.now()) if edit.keep_checkpoints else changed
+
+        changed = await self._change(experiment_id, change)
+        if edit.keep_checkpoints:
+            self._collector.request(experiment_id)
+        return changed
+
+    async def _change(self, experiment_id: int, change: Callable[[Experiment], Experiment]) -> Experiment:
+        def change_what_stays(experiment: Experiment) -> Experiment:
+            if experiment.state in (S.DELETING, S.DELETED):
+                raise Invalid(f"experiment {experiment_id} is being deleted: it cannot be changed any more")
+            return change(experiment)
+
+        return await self._at_work.change(experiment_id, change_what_stays)
 
     # Reports of trials
 
@@ -178,6 +207,8 @@ class ExperimentService:
         known = await asyncio.to_thread(self._store.checkpoints.get, checkpoint.uuid)
         if known is not None and known.trial_id != checkpoint.trial_id:
             raise Conflict(f"checkpoint '{checkpoint.uuid}' belongs to trial {known.trial_id}")
+        if known is not None and known.state is not CheckpointState.COMPLETED:
+            return  # a report that was sent again, and its files have gone since
         await self._at_work.report(checkpoint.trial_id, CheckpointReported(checkpoint))
 
     # What the API shows

@@ -44,13 +44,16 @@ class ExperimentsAtWork:
         resources: ResourceManager,
         pools: Pools,
         logs: LogService,
+        collect: Callable[[int], None],
     ) -> None:
+        """``collect``: called with an experiment's id when its checkpoints have to be looked through."""
         self._store = store
         self._ids = ids
         self._allocations = allocations
         self._resources = resources
         self._pools = pools
         self._logs = logs
+        self._collect = collect
         self._at_work: dict[int, ExperimentAtWork] = {}
         self._inboxes: dict[int, Inbox[Event]] = {}
         self._of_trial: dict[int, int] = {}  # trial id -> experiment id, as far as looked up
@@ -268,6 +271,7 @@ class ExperimentsAtWork:
 
     def _finished(self, experiment: Experiment) -> None:
         logger.info("experiment %d is %s", experiment.id, experiment.state)
+        self._collect(experiment.id)
         # The inbox itself calls this: it is closed once its present batch is answered.
         ended = self._inboxes[experiment.id]
         dropping = asyncio.create_task(self._drop(experiment.id, ended))

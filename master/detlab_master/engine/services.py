@@ -13,6 +13,7 @@ from detlab_master.engine import clock
 from detlab_master.engine.allocations import AllocationService
 from detlab_master.engine.checkpoint_files import CheckpointFiles
 from detlab_master.engine.checkpoints import CheckpointService
+from detlab_master.engine.collector import CheckpointCollector
 from detlab_master.engine.contexts import Contexts
 from detlab_master.engine.deletion import ExperimentDeletion
 from detlab_master.engine.experiments import ExperimentService
@@ -40,6 +41,7 @@ class Services:
     at_work: ExperimentsAtWork
     experiments: ExperimentService
     checkpoints: CheckpointService
+    collector: CheckpointCollector
     deletion: ExperimentDeletion
     previews: Previews
     allocations: AllocationService

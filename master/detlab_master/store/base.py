@@ -227,6 +227,10 @@ class CheckpointReads(Protocol):
         """The COMPLETED one with the most steps_completed (the later report where equal)."""
         ...
 
+    def storage(self, storage_id: int) -> records.Json | None:
+        """The configuration of that number."""
+        ...
+
     def warm_starts(self, experiment_id: int) -> set[str]:
         """The uuids of those of the experiment that other trials than their own have started from."""
         ...

@@ -60,6 +60,11 @@ class SqlCheckpoints:
     def latest(self, trial_id: int) -> records.Checkpoint | None:
         return self._reader.one(CHECKPOINTS, _LATEST, key=trial_id)
 
+    def storage(self, storage_id: int) -> records.Json | None:
+        s = checkpoint_storages.c
+        rows = self._reader.rows(sa.select(s.config).where(s.id == storage_id))
+        return rows[0][0] if rows else None
+
     def warm_starts(self, experiment_id: int) -> set[str]:
         t = TRIALS.c
         used = sa.select(_c.uuid).where(

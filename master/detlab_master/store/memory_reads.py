@@ -48,7 +48,7 @@ class Data:
         ] = {}  # (trial, group, steps) -> id of the unarchived report
         self.checkpoints: dict[str, records.Checkpoint] = {}
         self.checkpoints_of: dict[int, dict[str, None]] = {}  # uuids, by trial
-        self.storages: dict[str, int] = {}  # by digest
+        self.storages: dict[str, tuple[int, records.Json]] = {}  # number and configuration, by digest
         self.logs: dict[str, dict[int, records.LogLine]] = {}  # by task and id
         self.shipped: dict[tuple[str, int], None] = {}  # (container, offset) of the lines
         self.models: dict[int, records.Model] = {}
@@ -317,6 +317,10 @@ class MemoryCheckpoints(_Reads):
         completed = self.find(trial_id=trial_id, states=[CheckpointState.COMPLETED])
         return completed[-1] if completed else None
 
+    def storage(self, storage_id: int) -> records.Json | None:
+        with self._lock:
+            return dict(self._data.storages.values()).get(storage_id)
+
     def warm_starts(self, experiment_id: int) -> set[str]:
         with self._lock:
             starts = [(trial.warm_start_checkpoint, trial.id) for trial in self._data.trials.values()]
@@ -331,7 +335,8 @@ class MemoryCheckpoints(_Reads):
 
     def storage_id(self, config: records.Json) -> int:
         with self._lock:
-            return self._data.storages.setdefault(storage_digest(config), len(self._data.storages) + 1)
+            new = len(self._data.storages) + 1, config
+            return self._data.storages.setdefault(storage_digest(config), new)[0]
 
 
 class MemoryModels(_Reads):

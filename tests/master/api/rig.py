@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -33,6 +34,7 @@ from detlab_master.core.records import (
 )
 from detlab_master.core.states import AllocationState, CheckpointState, ExperimentState, TaskType, TrialState
 from detlab_master.engine.identity import new_session
+from detlab_master.engine.launch import FIRST_TASK_UID
 from detlab_master.engine.services import Services
 from detlab_master.store.memory import MemoryStore
 from detlab_master.store.writes import (
@@ -173,6 +175,8 @@ class Rig:
         (files / "code").mkdir(parents=True)
         (files / "weights").write_bytes(b"w" * 1000)
         (files / "code" / "train.py").write_text("print('hi')\n")
+        if os.geteuid() == 0:
+            os.chown(files, FIRST_TASK_UID + owner, -1)  # as the owner's tasks would leave it
         experiment = experiment_record(number, owner, storage, state=state)
         trial = trial_record(number, number)
         task = Task(
@@ -346,7 +350,9 @@ async def running(folder: Path) -> AsyncIterator[Rig]:
         await services.servers.close()
         await services.place_deletion.close()
         await services.deletion.close()
+        await services.collector.close()
         await services.at_work.close()
         await services.allocations.close()
         services.readers.shutdown(wait=True)
+        services.files.close()
         store.close()

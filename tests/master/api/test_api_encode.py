@@ -91,6 +91,7 @@ def test_experiment() -> None:
         "state": "STATE_COMPLETED",
         "archived": False,
         "progress": 1.0,
+        "error": "",
         "startTime": START,
         "endTime": END,
         "duration": 60,

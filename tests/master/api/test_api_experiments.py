@@ -353,8 +353,6 @@ async def test_removing_files(rig: Rig) -> None:
     assert (await rig.call("DELETE", "/api/v1/checkpoints", uuids)).json == {}
     shown = (await rig.call("GET", f"/api/v1/checkpoints/{things.checkpoint.uuid}")).json["checkpoint"]
     assert (shown["state"], shown["resources"]) == ("STATE_DELETED", {})
-    patched = {"checkpoints": [{"uuid": things.checkpoint.uuid, "resources": {"resources": {"weights": 5}}}]}
-    assert (await rig.call("PATCH", "/api/v1/checkpoints", patched, container=things.token)).json == {}
 
 
 async def start_trial(rig: Rig, connected: Agent) -> tuple[int, protocol.ContainerSpec]:

@@ -329,26 +329,25 @@ async def test_a_registered_checkpoint_is_not_deleted(rig: Rig) -> None:
 
 
 async def test_nobody_registers_what_is_just_being_deleted(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files go first, the state follows: in between, the checkpoint still looks complete."""
+    """Before its first file goes, the checkpoint is not complete any more."""
     things = await rig.things()
     await made(rig)
     begun, go_on = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
     remove = CheckpointFiles.remove
 
-    def slow(self: CheckpointFiles, *arguments: Any) -> dict[str, int]:
-        left = remove(self, *arguments)
-        loop.call_soon_threadsafe(begun.set)
-        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(timeout=10)
-        return left
+    async def slow(self: CheckpointFiles, *arguments: Any) -> dict[str, int]:
+        if arguments[2]:  # it does not only look
+            begun.set()
+            await asyncio.wait_for(go_on.wait(), 10)
+        return await remove(self, *arguments)
 
     monkeypatch.setattr(CheckpointFiles, "remove", slow)
     body = {"checkpointUuids": [things.checkpoint.uuid]}
     deleting = asyncio.create_task(rig.call("DELETE", "/api/v1/checkpoints", body))
     await asyncio.wait_for(begun.wait(), 10)
-    assert _state(rig, things.checkpoint) is CheckpointState.COMPLETED
+    assert _state(rig, things.checkpoint) is CheckpointState.PARTIALLY_DELETED
     answer = await register(rig, "digits", things)
-    assert (answer.status, "is being deleted" in answer.error) == (400, True)
+    assert (answer.status, "only a COMPLETED one can be registered" in answer.error) == (400, True)
     go_on.set()
     assert (await deleting).status == 200
     assert _state(rig, things.checkpoint) is CheckpointState.DELETED

@@ -51,6 +51,22 @@ def checkpoint(view: CheckpointView) -> Object:
     }
 
 
+def superfluous(record: Checkpoint, validation: Json | None) -> Object:
+    """A row of preview_gc, whose keys are those of a route that is older than the others."""
+    return {
+        "ID": record.uuid,
+        "UUID": record.uuid,
+        "TrialID": record.trial_id,
+        "ExperimentID": record.experiment_id,
+        "StepsCompleted": record.steps_completed,
+        "State": str(record.state),
+        "ReportTime": timestamp(record.reported_at),
+        "Resources": dict(record.resources),
+        "Metadata": record.metadata,
+        "ValidationMetrics": metrics(validation or {}),
+    }
+
+
 def workload(record: Checkpoint) -> Object:
     """v1CheckpointWorkload."""
     return {

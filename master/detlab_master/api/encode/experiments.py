@@ -46,6 +46,7 @@ def experiment(view: ExperimentView, state: str, now: float) -> Object:
         "state": f"STATE_{state}",
         "archived": record.archived,
         "progress": record.progress,
+        "error": record.error,  # ours, official clients do not look
         "startTime": timestamp(record.start_time),
         "endTime": timestamp(record.end_time),
         "duration": max(0, int((now if record.end_time is None else record.end_time) - record.start_time)),
