@@ -32,7 +32,9 @@ from detlab_master.engine.experiments_at_work import ExperimentsAtWork
 from detlab_master.engine.identity import Identity
 from detlab_master.engine.launch import Launcher
 from detlab_master.engine.log_policies import LogPolicies
+from detlab_master.engine.log_retention import LogRetention
 from detlab_master.engine.logs import LogService
+from detlab_master.engine.master_logs import MasterLogs
 from detlab_master.engine.place_deletion import PlaceDeletion
 from detlab_master.engine.previews import Previews
 from detlab_master.engine.registry import ModelRegistry
@@ -66,12 +68,14 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
     manager = config.resource_manager
     pools = DefaultPools(manager.default_compute_resource_pool, manager.default_aux_resource_pool)
     server = api.server(api.application(services, pools))
+    logging.getLogger().addHandler(services.master_logs)
     try:
         await services.at_work.restore()
         await services.deletion.restore()
         await services.collector.restore()
         await services.place_deletion.restore()
         await services.servers.restore()
+        services.log_retention.start()
         server.add_sockets(sockets)
         logger.info("the master answers at http://%s:%d", config.bind_ip, config.port)
         yield services
@@ -80,6 +84,7 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
         await server.close_all_connections()
         services.agents.close()
         await services.place_deletion.close()
+        await services.log_retention.close()
         await services.deletion.close()
         await services.collector.close()
         await services.at_work.close()
@@ -88,6 +93,7 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
         services.readers.shutdown(wait=True, cancel_futures=True)
         await asyncio.to_thread(services.files.close)
         await asyncio.to_thread(store.close)
+        logging.getLogger().removeHandler(services.master_logs)
 
 
 def _bind(config: MasterConfig) -> list[Any]:
@@ -196,6 +202,10 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         place_deletion=place_deletion,
         templates=TemplateService(store),
         logs=logs,
+        log_retention=LogRetention(
+            store, at_work, config.retention_policy.log_retention_days, config.retention_policy.times
+        ),
+        master_logs=MasterLogs(),
         agents=agents,
         contexts=contexts,
         files=files,

@@ -7,17 +7,21 @@ but without effect here is named in a warning; an unknown one is an error.
 from __future__ import annotations
 
 import difflib
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from sqlalchemy import URL
 
 from detlab_master.core.expconf.defaults import container_problems
+from detlab_master.core.log_retention import FOREVER, LONGEST
+from detlab_master.engine.schedules import Schedule, cron, every
 
+MIN_CLEANUP_INTERVAL = 1.0  # seconds
 DEFAULT_CONFIG_FILE = Path("/etc/determined/master.yaml")
 # Keys of old files that mean nothing here, with the reason.
 WITHOUT_EFFECT = {
@@ -58,6 +62,37 @@ class SchedulerConfig(_Model):
     fitting_policy: Literal["best", "worst"] = "best"
     preemption: bool = False
     default_priority: int = Field(default=42, ge=1, le=99)
+
+
+class RetentionPolicyConfig(_Model):
+    """Of the logs of tasks that have ended."""
+
+    log_retention_days: int | None = Field(default=None, ge=FOREVER, le=LONGEST)  # None, -1: for ever
+    schedule: float | str = "1h"  # of the cleanup: seconds, a duration such as "24h", or a cron expression
+
+    @field_validator("schedule")
+    @classmethod
+    def _can_be_read(cls, value: float | str) -> float | str:
+        _schedule(value)
+        return value
+
+    @property
+    def times(self) -> Schedule:
+        return _schedule(self.schedule)
+
+
+def _schedule(value: float | str) -> Schedule:
+    if isinstance(value, str) and " " in value.strip():
+        return cron(value)
+    try:
+        interval = seconds(value)
+    except ValueError:
+        raise ValueError(
+            f"{value!r} is neither a duration such as '24h' nor a cron expression such as '0 3 * * *'"
+        ) from None
+    if not MIN_CLEANUP_INTERVAL <= interval < math.inf:
+        raise ValueError(f"{value!r}: the cleanup may run every {MIN_CLEANUP_INTERVAL:g} seconds at most")
+    return every(interval)
 
 
 class TaskContainerDefaults(_Model):
@@ -147,6 +182,7 @@ class MasterConfig(_Model):
     )
     security: SecurityConfig = SecurityConfig()
     log: LogConfig = LogConfig()
+    retention_policy: RetentionPolicyConfig = RetentionPolicyConfig()
 
     @model_validator(mode="after")
     def _pools_exist(self) -> MasterConfig:

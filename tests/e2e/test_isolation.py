@@ -223,6 +223,12 @@ def _bodies(scene: Scene) -> dict[tuple[str, str], Any]:
             "group": "validation",
             "metrics": {**report, "metrics": {"avgMetrics": {"accuracy": 99.0}}},
         },
+        **{
+            ("POST", f"{trial}/{group}_metrics"): {**report, "metrics": {"avgMetrics": {"accuracy": 99.0}}}
+            for group in ("training", "validation")
+        },
+        ("PUT", trial + "/retain_logs"): {"numDays": 0},
+        ("PUT", api + "/experiments/{experiment_id}/retain_logs"): {"numDays": 0},
         ("POST", trial + "/progress"): {"progress": 0.99, "isRaw": True},
         ("POST", trial + "/early_exit"): {"reason": "EXITED_REASON_INVALID_HP"},
         ("POST", trial + "/runner/metadata"): {"state": "stolen"},

@@ -44,6 +44,33 @@ resource_pools:
     ]
 
 
+def test_how_long_logs_are_kept(tmp_path: Path) -> None:
+    default, _ = read(tmp_path, "")
+    assert default.retention_policy.log_retention_days is None
+    assert default.retention_policy.times(7201.0) == 10800.0  # every hour
+    config, _ = read(tmp_path, "retention_policy: {log_retention_days: 90, schedule: 24h}")
+    assert config.retention_policy.log_retention_days == 90
+    assert config.retention_policy.times(1.0) == 86400.0
+    at_three, _ = read(tmp_path, "retention_policy: {schedule: '0 3 * * *'}")
+    assert at_three.retention_policy.times(0.0) > 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("retention_policy: {log_retention_days: -2}", "log_retention_days"),
+        ("retention_policy: {schedule: soon}", "neither a duration such as '24h' nor a cron expression"),
+        ("retention_policy: {schedule: '0 25 * * *'}", "is no cron expression"),
+        ("retention_policy: {schedule: 0}", "every 1 seconds at most"),
+        ("retention_policy: {days: 3}", "days"),
+    ],
+)
+def test_a_wrong_retention_policy(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(MasterConfigError, match="retention_policy") as refused:
+        read(tmp_path, text)
+    assert said in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("text", "line"),
     [

@@ -25,6 +25,7 @@ from detlab_master.api import (
     experiments,
     hub,
     logs,
+    master_logs,
     metrics,
     models,
     projects,
@@ -38,6 +39,7 @@ from detlab_master.api import (
 from detlab_master.api.base import NoRoute, Rule
 from detlab_master.api.cluster import DefaultPools
 from detlab_master.api.unpacking import Unpacker
+from detlab_master.core.metrics import TRAINING, VALIDATION
 
 if TYPE_CHECKING:
     from detlab_master.engine.services import Services
@@ -87,6 +89,7 @@ ROUTES: tuple[Route, ...] = (
     Route("/info", cluster.Info),
     Route("/health", cluster.Health),
     Route(V1 + "/master", cluster.Master),
+    Route(V1 + "/master/logs", master_logs.MasterLogs),
     Route(V1 + "/auth/login", auth.Login),
     Route(V1 + "/auth/logout", auth.Logout),
     Route(V1 + "/me", auth.Me),
@@ -107,6 +110,7 @@ ROUTES: tuple[Route, ...] = (
     Route(_EXPERIMENT + "/move", experiments.MoveExperiment),
     Route(_EXPERIMENT + "/labels/{label:path}", experiments.ExperimentLabel),
     Route(_EXPERIMENT + "/model_def", tasks.ModelDefinition),
+    Route(_EXPERIMENT + "/retain_logs", logs.RetainExperimentLogs),
     Route(_EXPERIMENT + "/trials", trials.ExperimentTrials),
     Route(_EXPERIMENT + "/checkpoints", trials.ExperimentCheckpoints),
     Route(_EXPERIMENT + "/tensorboard-files", retention.TensorboardFiles),
@@ -121,7 +125,12 @@ ROUTES: tuple[Route, ...] = (
     Route(_TRIAL + "/checkpoints", trials.TrialCheckpoints),
     Route(_TRIAL + "/kill", trials.KillTrial),
     Route(_TRIAL + "/logs", logs.TrialLogs),
+    Route(_TRIAL + "/logs/fields", logs.TrialLogFields),
+    Route(_TRIAL + "/retain_logs", logs.RetainTrialLogs),
+    Route(_TRIAL + "/remaining_log_retention_days", logs.RemainingLogRetention),
     Route(_TRIAL + "/metrics", metrics.ReportMetrics),
+    Route(_TRIAL + "/training_metrics", metrics.ReportMetrics, {"group": TRAINING}),
+    Route(_TRIAL + "/validation_metrics", metrics.ReportMetrics, {"group": VALIDATION}),
     Route(_TRIAL + "/progress", trials.Progress),
     Route(_TRIAL + "/early_exit", trials.EarlyExit),
     Route(_TRIAL + "/runner/metadata", trials.RunnerMetadata),
@@ -152,6 +161,8 @@ ROUTES: tuple[Route, ...] = (
     Route(_MODEL + "/versions/{version}", models.OneModelVersion),
     Route(V1 + "/task/logs", logs.AppendLogs),
     Route(V1 + "/tasks/{task_id}/logs", logs.TaskLogs),
+    Route(V1 + "/tasks/{task_id}/logs/fields", logs.TaskLogFields),
+    Route(V1 + "/cleanup_logs", master_logs.CleanupLogs),
     Route(V1 + "/tasks/{task_id}/context_directory", tasks.ContextDirectory),
     Route(_ALLOCATION + "/signals/preemption", allocations.Preemption),
     Route(_ALLOCATION + "/signals/ack_preemption", allocations.AckPreemption),

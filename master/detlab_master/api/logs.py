@@ -12,6 +12,7 @@ from detlab_master.api.body import Fields, Query
 from detlab_master.api.encode import logs as encode
 from detlab_master.api.encode import wire
 from detlab_master.api.paging import descending
+from detlab_master.core import log_retention
 from detlab_master.core.errors import Invalid
 from detlab_master.core.permissions import Access, Kind
 from detlab_master.core.records import LogLine
@@ -143,6 +144,73 @@ class TaskLogs(LogStream):
 
     async def get(self, task_id: str) -> None:
         await self.stream_lines(task_id, None)
+
+
+class LogFields(ApiHandler):
+    """Streams what values the fields of a log's lines have; with ``follow`` again whenever there are more."""
+
+    async def stream_fields(self, task_id: str) -> None:
+        await self.stream(self._fields(task_id, self.query.flag("follow")))
+
+    async def _fields(self, task_id: str, follow: bool) -> AsyncGenerator[bytes, None]:
+        sent = None
+        while True:
+            ended = await self.read(_has_ended, self.services.store, task_id)
+            found = encode.fields(await self.read(self.services.store.logs.fields, task_id))
+            if found != sent:
+                yield wire.stream_line(found)
+                sent = found
+            if ended or not follow:
+                return
+            await self.unless_gone(self.services.logs.changed([task_id], _POLL))
+            await asyncio.sleep(_POLL)  # lines come often, and new values hardly ever
+
+
+class TrialLogFields(LogFields):
+    rules: ClassVar = {"GET": Rule(Access.OWN, Kind.TRIAL)}
+
+    async def get(self, trial_id: str) -> None:
+        trial = self.found.trial
+        assert trial is not None
+        await self.stream_fields(trial.task_id)
+
+
+class TaskLogFields(LogFields):
+    rules: ClassVar = {"GET": Rule(Access.OWN, Kind.TASK)}
+
+    async def get(self, task_id: str) -> None:
+        await self.stream_fields(task_id)
+
+
+class RetainExperimentLogs(ApiHandler):
+    rules: ClassVar = {"PUT": Rule(Access.OWN, Kind.EXPERIMENT)}
+
+    async def put(self, experiment_id: str) -> None:
+        days = (await self.fields()).integer("numDays")
+        await self.services.log_retention.retain(self.path_integer(Kind.EXPERIMENT), days)
+        self.reply({})
+
+
+class RetainTrialLogs(ApiHandler):
+    rules: ClassVar = {"PUT": Rule(Access.OWN, Kind.TRIAL)}
+
+    async def put(self, trial_id: str) -> None:
+        trial, days = self.found.trial, (await self.fields()).integer("numDays")
+        assert trial is not None
+        await self.services.log_retention.retain(trial.experiment_id, days, trial.id)
+        self.reply({})
+
+
+class RemainingLogRetention(ApiHandler):
+    """Days for which a trial's log is still kept; -1: for ever."""
+
+    rules: ClassVar = {"GET": Rule(Access.OWN, Kind.TRIAL)}
+
+    async def get(self, trial_id: str) -> None:
+        trial = self.found.trial
+        assert trial is not None
+        days = self.services.log_retention.days(trial.log_retention_days)
+        self.reply({"remainingDays": log_retention.remaining(trial.end_time, days, self.services.now())})
 
 
 class AppendLogs(ApiHandler):

@@ -25,9 +25,15 @@ class ReportMetrics(ApiHandler):
 
     rules: ClassVar = {"POST": Rule(Access.REPORT, Kind.TRIAL)}
 
+    def initialize(self, services: Services, group: str | None = None) -> None:
+        super().initialize(services)
+        self._group = (
+            group  # of older clients' routes, whose whole body is the report; None: the body says it
+        )
+
     async def post(self, trial_id: str) -> None:
         fields = await self.fields()
-        report = fields.child("metrics")
+        report = fields.child("metrics") if self._group is None else fields
         number = self.path_integer(Kind.TRIAL)
         if report.integer("trialId", number) != number:
             raise report.refuse("trialId", f"the report is sent to trial {number}")
@@ -38,7 +44,7 @@ class ReportMetrics(ApiHandler):
         await self.services.experiments.report_metrics(
             number,
             report.integer("trialRunId"),
-            fields.text("group"),
+            fields.text("group") if self._group is None else self._group,
             report.optional_integer("stepsCompleted"),
             values.object("avgMetrics"),
             batches,

@@ -75,7 +75,7 @@ TRIAL_SORTS: dict[str, TrialKey] = {
     "DURATION": lambda view, state, now, metric: view.wall_clock(now),
     "RESTARTS": lambda view, state, now, metric: view.trial.restarts,
     "CHECKPOINT_SIZE": lambda view, state, now, metric: view.checkpoint_bytes,
-    "LOG_RETENTION_DAYS": lambda view, state, now, metric: None,  # logs are kept as long as their experiment
+    "LOG_RETENTION_DAYS": lambda view, state, now, metric: view.trial.log_retention_days,
 }
 
 

@@ -30,6 +30,7 @@ from detlab_master.core.experiment_events import (
     KeepTrial,
     Killed,
     LogPolicyMatched,
+    LogsRetained,
     Paused,
     RecordSearcherEvent,
     Reported,
@@ -126,6 +127,8 @@ class ExperimentMachine:
                 return self._trial(trial_id, trials.EarlyExitReported(reason), ids, now)
             case LogPolicyMatched(trial_id, match):
                 return self._trial(trial_id, trials.LogPolicyMatched(match), ids, now)
+            case LogsRetained(days, trial_id):
+                return self._retain_logs(days, trial_id)
             case RunnerStateReported(trial_id, state):
                 return [self._keep(replace(self.trials[trial_id], runner_state=state))]
             case AllocationEnded(trial_id, allocation):
@@ -187,6 +190,14 @@ class ExperimentMachine:
             if trial.state.terminal and trial.request_id not in self._told:
                 effects += self._tell_exit(trial, ids, now)
         return effects + self._keep_progress()
+
+    def _retain_logs(self, days: int, trial_id: int | None) -> list[Effect]:
+        if trial_id is not None:
+            return [self._keep(replace(self.trials[trial_id], log_retention_days=days))]
+        config = {**self.experiment.config, "retention_policy": {"log_retention_days": days}}
+        self.experiment = replace(self.experiment, config=config)
+        kept = [self._keep(replace(trial, log_retention_days=days)) for trial in self.trials.values()]
+        return [KeepExperiment(self.experiment), *kept]
 
     # What trials report
 
@@ -265,6 +276,9 @@ class ExperimentMachine:
             seed=action.seed,
             start_time=now,
             warm_start_checkpoint=source,
+            log_retention_days=(self.experiment.config.get("retention_policy") or {}).get(
+                "log_retention_days"
+            ),
         )
         started, effects = trials.start(trial)
         self._adopt(started)

@@ -69,6 +69,14 @@ class LogPolicyMatched:
 
 
 @dataclass(frozen=True)
+class LogsRetained:
+    """Logs are kept for so many days: of one trial, or (None) of all that are there and will come."""
+
+    days: int
+    trial_id: int | None = None
+
+
+@dataclass(frozen=True)
 class RunnerStateReported:
     trial_id: int
     state: str
@@ -108,6 +116,7 @@ Event = (
     | TrialProgressed
     | EarlyExitReported
     | LogPolicyMatched
+    | LogsRetained
     | RunnerStateReported
     | AllocationEnded
     | Edited

@@ -257,6 +257,7 @@ def _continued(trial: Trial, event: Continued) -> tuple[Trial, list[Effect]]:
         stopped_by_searcher=False,
         early_exit_reason=None,
         retries_canceled=False,
+        excluded_agents=(),
         progress=0.0,
     )
     return _run_if_free(fresh)

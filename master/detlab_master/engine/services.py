@@ -19,7 +19,9 @@ from detlab_master.engine.deletion import ExperimentDeletion
 from detlab_master.engine.experiments import ExperimentService
 from detlab_master.engine.experiments_at_work import ExperimentsAtWork
 from detlab_master.engine.identity import Identity
+from detlab_master.engine.log_retention import LogRetention
 from detlab_master.engine.logs import LogService
+from detlab_master.engine.master_logs import MasterLogs
 from detlab_master.engine.place_deletion import PlaceDeletion
 from detlab_master.engine.previews import Previews
 from detlab_master.engine.registry import ModelRegistry
@@ -51,6 +53,8 @@ class Services:
     place_deletion: PlaceDeletion
     templates: TemplateService
     logs: LogService
+    log_retention: LogRetention
+    master_logs: MasterLogs
     agents: Agents
     contexts: Contexts
     files: CheckpointFiles

@@ -27,6 +27,7 @@ from detlab_master.store.writes import (
     ArchiveReports,
     CollectionDone,
     DeleteExperiment,
+    DeleteLogs,
     DeleteModel,
     DeleteModelVersion,
     DeleteProject,
@@ -214,6 +215,12 @@ class Applier:
                 case DeleteModelVersion(model_id, number):
                     self._flush(connection, waiting)
                     self._delete_versions(connection, model_id, number)
+                case DeleteLogs(task_id, last_id):
+                    self._flush(connection, waiting)
+                    lines_of = tables.task_logs.c
+                    connection.execute(
+                        sa.delete(tables.task_logs).where(lines_of.task_id == task_id, lines_of.id <= last_id)
+                    )
                 case AddStorage(digest, config):
                     row = {"digest": digest, "config": config}
                     connection.execute(self._statements[tables.checkpoint_storages], row)

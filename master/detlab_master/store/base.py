@@ -99,6 +99,27 @@ class LogFilter:
 
 
 @dataclass(frozen=True)
+class LogFields:
+    """Where lines of a log come from."""
+
+    allocation_id: str
+    agent_id: str
+    container_id: str
+    rank_id: int | None
+    source: str
+    stdtype: str
+
+
+@dataclass(frozen=True)
+class KeptLog:
+    """The log of a task that has ended."""
+
+    task_id: str
+    ended_at: float
+    retention_days: int | None  # as its trial says
+
+
+@dataclass(frozen=True)
 class ModelFilter:
     """Fields that are None do not filter; ``owner_ids`` is how a user who is no admin sees only their own."""
 
@@ -277,6 +298,18 @@ class LogReads(Protocol):
         self, where: LogFilter, *, after_id: int = 0, limit: int | None = None, descending: bool = False
     ) -> list[records.LogLine]:
         """By id, that is in the order of arrival; only ids above ``after_id``."""
+        ...
+
+    def fields(self, task_id: str) -> list[LogFields]:
+        """Each that occurs in a task's log once, in no order."""
+        ...
+
+    def of_ended_tasks(self) -> list[KeptLog]:
+        """The logs with any lines of tasks that have ended, the earliest end first."""
+        ...
+
+    def first(self, task_id: str, count: int) -> tuple[int, int]:
+        """How many there are of the first ``count`` lines of a task, and the id of the last of these (0: none)."""
         ...
 
 

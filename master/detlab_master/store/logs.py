@@ -8,8 +8,8 @@ import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
 
 from detlab_master.core.log_policies import compiled
-from detlab_master.store import records
-from detlab_master.store.base import LogFilter
+from detlab_master.store import records, tables
+from detlab_master.store.base import KeptLog, LogFields, LogFilter
 from detlab_master.store.reading import Reader
 from detlab_master.store.rows import LOGS
 
@@ -57,6 +57,27 @@ class SqlLogs:
             else:
                 after_id = lines[-1].id
         return found[:limit]
+
+    def fields(self, task_id: str) -> list[LogFields]:
+        columns = (_l.allocation_id, _l.agent_id, _l.container_id, _l.rank_id, _l.source, _l.stdtype)
+        statement = sa.select(*columns).where(_l.task_id == task_id).distinct()
+        return [LogFields(*row) for row in self._reader.rows(statement)]
+
+    def of_ended_tasks(self) -> list[KeptLog]:
+        tasks, trials = tables.tasks.c, tables.trials.c
+        statement = (
+            sa.select(tasks.id, tasks.end_time, trials.log_retention_days)
+            .select_from(tables.tasks.outerjoin(tables.trials, tasks.trial_id == trials.id))
+            .where(tasks.end_time.is_not(None), sa.exists().where(_l.task_id == tasks.id))
+            .order_by(tasks.end_time, tasks.id)
+        )
+        return [KeptLog(*row) for row in self._reader.rows(statement)]
+
+    def first(self, task_id: str, count: int) -> tuple[int, int]:
+        ids = sa.select(_l.id).where(_l.task_id == task_id).order_by(_l.id).limit(count).subquery()
+        statement = sa.select(sa.func.count(), sa.func.max(ids.c.id)).select_from(ids)
+        found, last_id = self._reader.rows(statement)[0]
+        return found, last_id or 0
 
     def _chunk(
         self,

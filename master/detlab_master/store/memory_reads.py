@@ -12,6 +12,8 @@ from detlab_master.store import records
 from detlab_master.store.base import (
     ExperimentFilter,
     ExperimentTotals,
+    KeptLog,
+    LogFields,
     LogFilter,
     ModelFilter,
     Page,
@@ -394,6 +396,30 @@ def _model_matches(model: records.Model, where: ModelFilter) -> bool:
 
 
 class MemoryLogs(_Reads):
+    def of_ended_tasks(self) -> list[KeptLog]:
+        with self._lock:
+            found = [
+                KeptLog(task.id, task.end_time, _retention_days(self._data, task))
+                for task in self._data.tasks.values()
+                if task.end_time is not None and self._data.logs.get(task.id)
+            ]
+        return sorted(found, key=lambda log: (log.ended_at, log.task_id))
+
+    def fields(self, task_id: str) -> list[LogFields]:
+        with self._lock:
+            lines = list(self._data.logs.get(task_id, {}).values())
+        return list(
+            {
+                LogFields(x.allocation_id, x.agent_id, x.container_id, x.rank_id, x.source, x.stdtype)
+                for x in lines
+            }
+        )
+
+    def first(self, task_id: str, count: int) -> tuple[int, int]:
+        with self._lock:
+            ids = sorted(self._data.logs.get(task_id, {}))[:count]
+        return len(ids), ids[-1] if ids else 0
+
     def find(
         self, where: LogFilter, *, after_id: int = 0, limit: int | None = None, descending: bool = False
     ) -> list[records.LogLine]:
@@ -420,3 +446,8 @@ class MemoryLogs(_Reads):
             and passes(line.log)
         ]
         return sorted(found, key=lambda line: line.id, reverse=descending)[:limit]
+
+
+def _retention_days(data: Data, task: records.Task) -> int | None:
+    trial = data.trials.get(task.trial_id) if task.trial_id is not None else None
+    return trial.log_retention_days if trial else None

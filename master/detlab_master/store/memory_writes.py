@@ -18,6 +18,7 @@ from detlab_master.store.writes import (
     ArchiveReports,
     CollectionDone,
     DeleteExperiment,
+    DeleteLogs,
     DeleteModel,
     DeleteModelVersion,
     DeleteProject,
@@ -159,6 +160,8 @@ def apply(data: Data, journal: Journal, write: Write) -> None:
         case AppendLogs(lines):
             for line in lines:
                 _append_line(data, journal, line)
+        case DeleteLogs():
+            _delete_lines(data, journal, write)
         case SaveUser(user):
             if data.usernames.get(user.username, user.id) != user.id:
                 raise StoreConflict(f"there is a user {user.username!r} already")
@@ -247,6 +250,14 @@ def _append_line(data: Data, journal: Journal, line: records.LogLine) -> None:
         journal.put(data.shipped, (line.container_id, line.offset), None)
     line = replace(line, id=_number(data, journal, "log"), log=printable(line.log))
     journal.put(data.logs.setdefault(line.task_id, {}), line.id, line)
+
+
+def _delete_lines(data: Data, journal: Journal, write: DeleteLogs) -> None:
+    lines = data.logs.get(write.task_id, {})
+    for line in [line for line in lines.values() if line.id <= write.last_id]:
+        if line.offset is not None:
+            journal.drop(data.shipped, (line.container_id, line.offset))
+        journal.drop(lines, line.id)
 
 
 def _drop_sessions(data: Data, journal: Journal, allocation_ids: set[str]) -> None:

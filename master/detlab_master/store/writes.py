@@ -210,6 +210,14 @@ class AppendLogs:
     lines: tuple[records.LogLine, ...]
 
 
+@dataclass(frozen=True)
+class DeleteLogs:
+    """Lines of a task, the first ones up to that id."""
+
+    task_id: str
+    last_id: int
+
+
 Write = (
     SaveUser
     | SaveSession
@@ -239,4 +247,5 @@ Write = (
     | SaveModelVersion
     | DeleteModelVersion
     | AppendLogs
+    | DeleteLogs
 )

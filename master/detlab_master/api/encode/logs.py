@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from detlab_master.api.encode.wire import Object, timestamp
 from detlab_master.core.records import LogLine
+from detlab_master.store.base import LogFields
 
 _PREFIX = "LOG_LEVEL_"
 
@@ -37,3 +40,15 @@ def message(record: LogLine) -> str:
     rank = "" if record.rank_id is None else f"[rank={record.rank_id}] "
     level = f"{record.level.removeprefix(_PREFIX)}: " if record.level else ""
     return f"[{seconds}.{fraction:0<6}Z] {record.container_id[:8]:8} {rank}|| {level}{record.log}"
+
+
+def fields(found: Sequence[LogFields]) -> Object:
+    """v1TaskLogsFieldsResponse, which a trial's has but for the allocations. Empty values are left out."""
+    return {
+        "allocationIds": sorted({one.allocation_id for one in found} - {""}),
+        "agentIds": sorted({one.agent_id for one in found} - {""}),
+        "containerIds": sorted({one.container_id for one in found} - {""}),
+        "rankIds": sorted({one.rank_id for one in found if one.rank_id is not None}),
+        "sources": sorted({one.source for one in found} - {""}),
+        "stdtypes": sorted({one.stdtype for one in found} - {""}),
+    }
