@@ -29,7 +29,7 @@ up: $(VENV)/.installed
 test: $(VENV)/.test-installed $(OFFICIAL)/.installed
 	$(BIN)/python -m pytest -m "not full" $(PYTEST_ARGS)
 
-test-full: $(VENV)/.test-installed $(OFFICIAL)/.installed
+test-full: $(VENV)/.test-installed $(OFFICIAL)/.torch
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: $(VENV)/.check-installed
@@ -89,5 +89,12 @@ $(OFFICIAL)/.installed: | $(VENV)/.python
 	@echo 'Installing the official Determined client for the compatibility tests...'
 	@$(PYTHON) -m venv $(OFFICIAL)
 	@$(OFFICIAL)/bin/python -m pip --disable-pip-version-check install -q 'determined==0.38.1' 'setuptools<81' 2>&1 \
+	  | { grep -v '^WARNING' || true; }; exit $${PIPESTATUS[0]}
+	@touch $@
+
+# What the official package's Trainer needs, for the long tests only.
+$(OFFICIAL)/.torch: | $(VENV)/.torch $(OFFICIAL)/.installed
+	@echo 'Installing PyTorch for the official client too...'
+	@$(OFFICIAL)/bin/python -m pip --disable-pip-version-check install -q $(TORCH) tensorboard 'setuptools<81' $(PIP_ARGS) 2>&1 \
 	  | { grep -v '^WARNING' || true; }; exit $${PIPESTATUS[0]}
 	@touch $@

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from detlab_agent import namespace
+from interop.harness import config, first_trial, needs_namespaces
 from interop.official import ENVIRONMENT, need_official_client
 from support.cluster import Cluster, cluster, wait_for
 
@@ -43,22 +44,28 @@ with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
         (path / "step").write_text(str(step))
 """
 
-needs_namespaces = pytest.mark.skipif(
-    bool(namespace.refusal()),
-    reason=f"the official package needs a mount namespace for its fixed paths: {namespace.refusal()};"
-    " run the tests as root, or allow user namespaces",
-)
 
+# Saves a checkpoint, and then does what `end` says.
+ENDS = """
+import time
+import determined as det
+from determined import core
 
-def config(entrypoint: str, **changes: Any) -> dict[str, Any]:
-    return {
-        "name": "under the official package",
-        "entrypoint": entrypoint,
-        "environment": {"image": "official"},
-        "searcher": {"name": "single", "metric": "loss", "max_length": 1},
-        "hyperparameters": {},
-        "max_restarts": 0,
-    } | changes
+info = det.get_cluster_info()
+with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
+    step = 0
+    if info.latest_checkpoint is not None:
+        with context.checkpoint.restore_path(info.latest_checkpoint) as path:
+            step = int((path / "step").read_text())
+    print("STARTS AT", step)
+    if info.trial.hparams["end"] == "invalid":
+        raise det.InvalidHP("this cannot work")
+    context.train.report_validation_metrics(step + 1, {"loss": 1.0})
+    with context.checkpoint.store_path({"steps_completed": step + 1}) as (path, _):
+        (path / "step").write_text(str(step + 1))
+    if step < info.trial.hparams["end"]:
+        raise RuntimeError("the training has failed")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -67,12 +74,6 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     environments = {"official": str(ENVIRONMENT)}
     with cluster(tmp_path_factory.mktemp("cluster"), slots=2, environments=environments) as running:
         yield running
-
-
-def first_trial(ours: Cluster, experiment_id: int) -> int:
-    found = wait_for(lambda: ours.trials(experiment_id), "a trial")[0]["id"]
-    assert isinstance(found, int)
-    return found
 
 
 def abouts(ours: Cluster, trial_id: int) -> list[dict[str, Any]]:
@@ -117,3 +118,29 @@ def test_a_core_api_script_is_paused_and_goes_on(ours: Cluster) -> None:
     found = ours.get(f"/api/v1/trials/{trial}/checkpoints")["checkpoints"]
     assert {c["metadata"]["steps_completed"] for c in found} == {second["start"], second["start"] + 2}
     assert "[rank=3] || WARNING: from afar" in ours.logs(trial)
+
+
+@needs_namespaces
+@pytest.mark.parametrize(
+    ("end", "state", "starts", "restarts"),
+    [
+        (1, "COMPLETED", [0, 1], 1),  # fails once, and goes on from its checkpoint
+        (9, "ERROR", [0, 1], 1),  # fails more often than it may
+        ("invalid", "COMPLETED", [0], 0),
+    ],
+)
+def test_how_a_trial_ends(
+    ours: Cluster, end: int | str, state: str, starts: list[int], restarts: int
+) -> None:
+    hyperparameters = {"end": end}
+    experiment = ours.create(
+        config("python3 train.py", hyperparameters=hyperparameters, max_restarts=1), {"train.py": ENDS}
+    )
+    ours.wait_for_end(experiment)
+    trial = ours.trials(experiment)[0]
+    assert trial["state"] == f"STATE_{state}", ours.logs(trial["id"])
+    assert trial["restarts"] == restarts
+    assert re.findall(r"STARTS AT (\d+)", ours.logs(trial["id"])) == [str(step) for step in starts]
+    assert trial["logPolicyMatched"] is None, (
+        "the configuration that the harness prints matches no log policy"
+    )

@@ -25,6 +25,9 @@ from detlab_agent.pythons import Harness, PythonEnvironment
 
 _LONGEST_TMPDIR = 50  # a Unix socket's path has 107 bytes, and multiprocessing adds 40 to TMPDIR
 _OFFICIAL_RUN, _OFFICIAL_TMP, _OFFICIAL_SHARED_FS = "/run/determined", "/tmp", "/determined_shared_fs"
+# The package reads its own checkpoints, pickles, by a plain `torch.load`, whose default has changed in PyTorch 2.6:
+# without this no trial could go on from its checkpoint.
+_OFFICIAL_VARIABLES = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}
 _OFFICIAL_TRIAL = Path(__file__).with_name("official_trial.sh").read_text()
 
 
@@ -138,6 +141,7 @@ class Launching:
             "LOGNAME": spec.owner,
             "PYTHONUNBUFFERED": "1",
             "PYTHONUSERBASE": str(folders.seen_run / "pythonuserbase"),
+            **(_OFFICIAL_VARIABLES if python.harness is Harness.OFFICIAL else {}),
             **spec.environment,
             **self._slot_environment.fixed(spec.slot_ids),
             "DET_CONTAINER_ID": spec.container_id,

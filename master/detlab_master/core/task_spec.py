@@ -85,13 +85,19 @@ def trial_environment(
         "DET_TRIAL_ID": str(trial.id),
         "DET_TRIAL_RUN_ID": str(trial.run_id),
         "DET_TRIAL_SEED": str(trial.seed),
-        "DET_EXPERIMENT_CONFIG": json.dumps(dict(experiment.config)),
+        "DET_EXPERIMENT_CONFIG": json.dumps(_as_the_harness_reads_it(experiment.config)),
         "DET_HPARAMS": json.dumps(dict(trial.hparams)),
         "DET_STEPS_COMPLETED": str(own_checkpoint.steps_completed if own_checkpoint else 0),
     }
     if latest:
         variables["DET_LATEST_CHECKPOINT"] = latest
     return variables
+
+
+def _as_the_harness_reads_it(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The official harness goes by which keys of the searcher are there, whatever their value: `unit: null` breaks it."""
+    searcher = config.get("searcher") or {}
+    return {**config, "searcher": {key: value for key, value in searcher.items() if value is not None}}
 
 
 def image(config: Mapping[str, Any], slot_type: str) -> str:

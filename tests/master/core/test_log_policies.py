@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -54,6 +55,13 @@ def test_the_masters_own_lines_match_nothing() -> None:
     said = core.told(Match(policy, "a"))
     assert "memory" in said
     assert core.matches((policy,), [line(said, source="master")]) == []
+
+
+def test_a_configuration_that_a_harness_prints_matches_nothing() -> None:
+    policies = (Policy("oom", 'of "memory"', "cancel_retries"), Policy("name", "other", None))
+    shown = json.dumps({"log_policies": [{"name": "oom", "pattern": 'of "memory"'}], "data": "other"})
+    assert core.matches(policies, [line(f"New trial runner: {shown}")]) == [Match(policies[1], "a")]
+    assert core.matches(policies, [line('out of "memory"')]) == [Match(policies[0], "a")]
 
 
 def test_a_policy_without_a_pattern_is_off() -> None:
