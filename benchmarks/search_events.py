@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import math
 import os
 import platform
 import random
@@ -19,7 +20,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,7 +47,8 @@ from detlab_master.engine.inbox import Plan
 from detlab_master.engine.logs import LogService
 from detlab_master.engine.topics import Topics
 from detlab_master.store import writes
-from detlab_master.store.sql import SqlStore, open_store
+from detlab_master.store.base import Store
+from detlab_master.store.sql import open_store
 
 TIME = {"max_time": 1280, "time_metric": "batches", "divisor": 4}
 METHODS: dict[str, dict[str, Any]] = {
@@ -178,7 +181,7 @@ class Machine:
 
     def end(self, request_id: int) -> Led:
         trial = self._machine.trials[self._trial_of[request_id]]
-        return self._handle(events.AllocationEnded(trial.id, _ended(trial)))
+        return self._handle(events.AllocationEnded(trial.id, ended_run(trial)))
 
     def settle(self) -> None:
         """Nothing ever waits."""
@@ -195,28 +198,40 @@ class Machine:
         return led
 
 
-class Committed:
-    """The engine's part of an experiment, on a store of its own in ``folder``."""
+class Engine:
+    """The engine's part of an experiment.
 
-    def __init__(self, method: str, size: int, folder: Path, loop: asyncio.AbstractEventLoop) -> None:
-        self._store: SqlStore = open_store(f"sqlite:///{folder / 'store.db'}")
-        self._loop = loop
-        self._at_work = loop.run_until_complete(self._engine(experiment(method, size)))
+    Args:
+        record: the experiment; all of its past is still to come.
+        store: of ids that are taken; nothing is written to it.
+        keep: gets what is to be written, in order.
+    """
+
+    def __init__(self, record: Experiment, store: Store, keep: Callable[[list[writes.Write]], None]) -> None:
+        self._keep = keep
+        self._loop = asyncio.new_event_loop()
+        self._at_work = self._loop.run_until_complete(self._engine(record, store))
         self._trial_of: dict[int, int] = {}
         self._waiting: list[writes.Write] = []
         self._now = False
 
-    async def _engine(self, record: Experiment) -> ExperimentAtWork:
+    async def _engine(self, record: Experiment, store: Store) -> ExperimentAtWork:
         topics = Topics()
-        self._allocations = AllocationService(self._store, topics, LogService(self._store, topics))
+        logs = LogService(store, topics)
+        self._allocations = AllocationService(store, topics, logs)
         return ExperimentAtWork(
             record,
-            store=self._store,
-            ids=clock.Ids(self._store.highest_ids()),
+            store=store,
+            ids=clock.Ids(store.highest_ids()),
             allocations=self._allocations,
             pools=Pools(lambda pool: 42, 3600.0),
+            logs=logs,
             finished=lambda experiment: None,
         )
+
+    @property
+    def trials(self) -> Mapping[int, Trial]:
+        return self._at_work.trials
 
     def start(self) -> Led:
         return self._apply(Created())
@@ -227,16 +242,16 @@ class Committed:
 
     def end(self, request_id: int) -> Led:
         trial = self._at_work.trials[self._trial_of[request_id]]
-        return self._apply(events.AllocationEnded(trial.id, _ended(trial)))
+        return self._apply(events.AllocationEnded(trial.id, ended_run(trial)))
 
     def settle(self) -> None:
-        self._commit()
+        self._flush()
         self._now = True
 
     def close(self) -> None:
-        self._commit()
+        self._flush()
         self._loop.run_until_complete(self._allocations.close())
-        self._store.close()
+        self._loop.close()
 
     def _apply(self, event: Event) -> Led:
         plan = Plan(alone=True)
@@ -249,7 +264,7 @@ class Committed:
             raise AssertionError("the engine has read from the store")
         self._waiting += plan.writes
         if self._now or len(self._waiting) > GROUP:
-            self._commit()
+            self._flush()
         self._now = False
         led = Led()
         for write in plan.writes:
@@ -261,17 +276,17 @@ class Committed:
                     led.stopped.append(trial.request_id)
         return led
 
-    def _commit(self) -> None:
+    def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
         if waiting:
-            self._store.commit(waiting).result()
+            self._keep(waiting)
 
 
 def _report(trial: Trial, step: int, values: dict[str, float]) -> MetricReport:
     return MetricReport(trial.id, trial.run_id, metrics.VALIDATION, step, 1000.0 + step, values)
 
 
-def _ended(trial: Trial) -> Allocation:
+def ended_run(trial: Trial) -> Allocation:
     """The trial's run, ended by itself or as it was asked to."""
     assert trial.allocation_id is not None
     container = Container("c", "agent", (0,), AllocationState.TERMINATED, exit_code=0)
@@ -286,6 +301,8 @@ def _ended(trial: Trial) -> Allocation:
         state=AllocationState.TERMINATED,
         queued_at=1000.0,
         queue_order=1,
+        started_at=1000.0,
+        ended_at=2000.0,
         containers=(container,),
         exit_code=0,
     )
@@ -304,11 +321,12 @@ class Times:
     ends: list[float] = field(default_factory=list)
 
 
-def play(search: Depth, method: str, gap: int, times: Times) -> int:
+def play(search: Depth, method: str, gap: int, times: Times, most: float = math.inf) -> int:
     """One search from its first trial to its last; returns the number of its events.
 
     Args:
         gap: so many events between two bursts of timed ones are not timed; 0: all are.
+        most: events after which it is left as it is.
     """
     chance = random.Random(1)
     length = TIME["max_time"] if "max_time" in METHODS[method] else REPORTS * PERIOD
@@ -316,7 +334,7 @@ def play(search: Depth, method: str, gap: int, times: Times) -> int:
     running: list[tuple[int, int]] = []  # request id, batches trained
     running += [(number, 0) for number in search.start().created]
     count = 1
-    while running:
+    while running and count < most:
         turn = chance.randrange(len(running))
         request_id, step = running[turn]
         step += PERIOD
@@ -347,6 +365,10 @@ def _timed(search: Depth, place: int, into: list[float], what: str, *arguments: 
     return led
 
 
+def _committing(store: Store) -> Callable[[list[writes.Write]], None]:
+    return lambda kept: store.commit(kept).result()
+
+
 DEPTHS = ("searcher", "machine", "commit")
 ABOUT = {"searcher": "searcher alone", "machine": "searcher, trial and sums", "commit": "and its commit"}
 
@@ -361,14 +383,12 @@ def measure(depth: str, method: str, size: int, largest: int, times: Times) -> N
             play(Machine(method, size), method, 0, times)
         else:
             gap = max(0, REPORTS * size // BURSTS - BURST)  # a search has about so many reports
-            loop = asyncio.new_event_loop()
-            with tempfile.TemporaryDirectory(prefix="detlab-benchmark-") as folder:
-                search = Committed(method, size, Path(folder), loop)
-                try:
-                    play(search, method, gap, times)
-                finally:
-                    search.close()
-                    loop.close()
+            with (
+                tempfile.TemporaryDirectory(prefix="detlab-benchmark-") as folder,
+                closing(open_store(f"sqlite:///{folder}/store.db")) as store,
+                closing(Engine(experiment(method, size), store, _committing(store))) as search,
+            ):
+                play(search, method, gap, times)
 
 
 def as_markdown(

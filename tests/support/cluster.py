@@ -75,6 +75,11 @@ class Cluster:
         return {k: v for k, v in os.environ.items() if not k.startswith(("DET_", "DETLAB_"))}
 
     def start_master(self) -> None:
+        self.launch_master()
+        self.wait_for_master()
+
+    def launch_master(self) -> None:
+        """Start its process; it does not answer yet."""
         config = {
             "port": self.port,
             "data_dir": str(self.master_folder),
@@ -87,7 +92,6 @@ class Cluster:
         file = self.folder / "master.yaml"
         file.write_text(yaml.safe_dump(config))
         self.master = self._spawn("detlab_master", ["--config-file", str(file)])
-        self.wait_for_master()
 
     def wait_for_master(self) -> None:
         def answers() -> bool:
