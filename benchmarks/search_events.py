@@ -40,12 +40,14 @@ from detlab_master.core.records import Allocation, Container, Experiment, Metric
 from detlab_master.core.searchers import Action, Create, Exited, Started, Stop, Validated
 from detlab_master.core.searchers.make import make
 from detlab_master.core.states import AllocationState, ExperimentState
+from detlab_master.core.task_spec import ClusterFacts
 from detlab_master.engine import clock
 from detlab_master.engine.allocations import AllocationService
 from detlab_master.engine.experiment_inbox import Created, Event, ExperimentAtWork, MetricsReported, Pools
 from detlab_master.engine.inbox import Plan
 from detlab_master.engine.logs import LogService
 from detlab_master.engine.topics import Topics
+from detlab_master.resources.agents import Agents, PoolConfig
 from detlab_master.store import writes
 from detlab_master.store.base import Store
 from detlab_master.store.sql import open_store
@@ -224,6 +226,7 @@ class Engine:
             store=store,
             ids=clock.Ids(store.highest_ids()),
             allocations=self._allocations,
+            resources=Agents([PoolConfig("default")], ClusterFacts("", "", "", "")),
             pools=Pools(lambda pool: 42, 3600.0),
             logs=logs,
             finished=lambda experiment: None,

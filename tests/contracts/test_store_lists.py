@@ -11,11 +11,18 @@ import re2  # type: ignore[import-untyped]
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contracts.store_examples import checkpoint, commit, experiment, log, trial
+from contracts.store_examples import checkpoint, commit, experiment, log, report, trial
 from detlab_master.core.states import CheckpointState, ExperimentState, TrialState
 from detlab_master.store import records
-from detlab_master.store.base import ExperimentFilter, LogFilter, Page, Store
-from detlab_master.store.writes import AppendLogs, SaveCheckpoint, SaveExperiment, SaveTrial
+from detlab_master.store.base import ExperimentFilter, LogFilter, Page, Store, Workload, WorkloadFilter
+from detlab_master.store.writes import (
+    AppendLogs,
+    ArchiveReports,
+    InsertReport,
+    SaveCheckpoint,
+    SaveExperiment,
+    SaveTrial,
+)
 
 T = TypeVar("T")
 # The store holds the same records in every example, so it may be shared among them.
@@ -230,6 +237,77 @@ def test_trials_are_found_as_a_list_comprehension_finds_them(
     assert full_store.trials.find(experiment_id, states, page) == expected_page(
         found, page, TRIAL_ORDERS[page.order_by]
     )
+
+
+# ---- workloads ---------------------------------------------------------------------------------------------------
+
+REPORTS = [
+    report(pick.randint(1, 3), group, trial_id=number % 2 + 1, reported_at=float(pick.randint(0, 3)))
+    for pick in [random.Random(9)]
+    for number, group in enumerate([*["gpu"] * 4, *["training"] * 4, *["validation"] * 4, *["other"] * 4])
+]
+WORKLOAD_CHECKPOINTS = [
+    checkpoint(
+        f"uuid-{number}",
+        trial_id=number % 2 + 1,
+        state=pick.choice(list(CheckpointState)),
+        steps_completed=pick.randint(1, 3),
+        reported_at=float(pick.randint(0, 3)),
+    )
+    for pick in [random.Random(10)]
+    for number in range(12)
+]
+
+
+@pytest.fixture
+def trials_with_workloads(store: Store) -> Store:
+    commit(store, SaveExperiment(experiment(1)), SaveTrial(trial(1)), SaveTrial(trial(2)))
+    unique = {(one.trial_id, one.group, one.steps_completed): one for one in REPORTS}
+    commit(store, *(InsertReport(one) for one in unique.values()))
+    commit(store, *(SaveCheckpoint(one) for one in WORKLOAD_CHECKPOINTS))
+    commit(store, ArchiveReports(2, run_id=9, group="training", steps_completed=3))
+    return store
+
+
+@SETTINGS
+@given(
+    groups=some(["training", "validation", "other", "gpu", "unknown"]),
+    states=some(list(CheckpointState)),
+    page=pages(["steps_completed", "reported_at"]),
+    trial_id=st.integers(1, 3),
+)
+def test_workloads_are_found_as_a_sort_of_all_rows_finds_them(
+    trials_with_workloads: Store,
+    groups: list[str] | None,
+    states: list[CheckpointState] | None,
+    page: Page,
+    trial_id: int,
+) -> None:
+    store = trials_with_workloads
+    rows: list[Workload] = [
+        one
+        for one in store.metrics.reports([trial_id])
+        if (one.group != "gpu" if groups is None else one.group in groups)
+    ]
+    rows += store.checkpoints.find(trial_id=trial_id, states=states)
+
+    def key(row: Workload) -> tuple[Any, ...]:
+        kind = 2 if isinstance(row, records.Checkpoint) else int(row.group == "validation")
+        last = (0, row.uuid) if isinstance(row, records.Checkpoint) else (row.id, "")
+        if page.order_by == "reported_at":
+            return row.reported_at, row.steps_completed, kind, *last
+        return row.steps_completed, kind, row.reported_at, *last
+
+    rows.sort(key=key, reverse=page.descending)
+    first = page.offset if page.offset >= 0 else max(0, len(rows) + page.offset)
+    last = len(rows) if page.limit is None else first + page.limit
+    where = WorkloadFilter(groups, states)
+    assert store.workloads.find(trial_id, where, page) == (rows[first:last], len(rows))
+
+
+def test_workloads_have_two_orders(store: Store) -> None:
+    with pytest.raises(ValueError, match="cannot be ordered by 'loss': it is one of steps_completed, rep"):
+        store.workloads.find(1, WorkloadFilter(), Page(order_by="loss"))
 
 
 # ---- logs --------------------------------------------------------------------------------------------------------

@@ -40,15 +40,24 @@ class Paging:
         """Index of the first item in a list of that length."""
         return self.offset if self.offset >= 0 else max(0, total + self.offset)
 
+    def within(self, total: int) -> int:
+        """Index of the first item in a list of that length.
+
+        Raises:
+            Invalid: the offset lies behind the end.
+        """
+        start = self.start(total)
+        if start > total:
+            raise Invalid(f"offset is {self.offset}: the list has only {total} items")
+        return start
+
     def cut(self, items: Sequence[T]) -> tuple[Sequence[T], Object]:
         """The page of a sorted list, and its v1Pagination.
 
         Raises:
             Invalid: the offset lies behind the end.
         """
-        start = self.start(len(items))
-        if start > len(items):
-            raise Invalid(f"offset is {self.offset}: the list has only {len(items)} items")
+        start = self.within(len(items))
         page = items[start : None if self.limit is None else start + self.limit]
         return page, self.shown(len(page), len(items))
 

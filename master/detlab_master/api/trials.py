@@ -24,6 +24,7 @@ from detlab_master.api.trial_lists import (
 )
 from detlab_master.core.permissions import Access, Kind
 from detlab_master.core.records import Experiment
+from detlab_master.store.base import Workload
 
 _EXIT_REASONS = ("INVALID_HP", "INIT_INVALID_HP", "USER_REQUESTED_STOP")
 
@@ -102,14 +103,13 @@ class TrialWorkloads(ApiHandler):
     async def get(self, trial_id: str) -> None:
         query = self.query
         paging, asked = Paging.of(query), workloads.Workloads.of(query)
-        found = await self.read(
-            workloads.workloads, self.services.store, self.path_integer(Kind.TRIAL), asked
+        page, pagination = await self.read(
+            workloads.workloads, self.services.store, self.path_integer(Kind.TRIAL), asked, paging
         )
-        page, pagination = paging.cut(found[::-1] if paging.descending else found)
         await self.reply_large(_workloads, page, asked.batch_metrics, pagination)
 
 
-def _workloads(page: Sequence[workloads.Row], batch_metrics: bool, pagination: wire.Object) -> wire.Object:
+def _workloads(page: Sequence[Workload], batch_metrics: bool, pagination: wire.Object) -> wire.Object:
     shown = [workloads.encode(row, batch_metrics=batch_metrics) for row in page]
     return {"workloads": shown, "pagination": pagination}
 

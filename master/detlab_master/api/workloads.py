@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from detlab_master.api.body import Query
 from detlab_master.api.encode import checkpoints, metrics
 from detlab_master.api.encode.wire import Object
-from detlab_master.core.metrics import PROFILING_GROUPS, TRAINING, VALIDATION, as_number
+from detlab_master.api.paging import Paging
+from detlab_master.core.metrics import TRAINING, VALIDATION, as_number
 from detlab_master.core.records import Checkpoint, MetricReport
 from detlab_master.core.states import CheckpointState
-from detlab_master.store.base import Store
+from detlab_master.store.base import Page, Store, Workload, WorkloadFilter
 
 _FILTERS = ("CHECKPOINT", "VALIDATION", "CHECKPOINT_OR_VALIDATION")
 _TYPES = {"TRAINING": TRAINING, "VALIDATION": VALIDATION}
 _DELETED = (CheckpointState.DELETED, CheckpointState.PARTIALLY_DELETED)
-Row = MetricReport | Checkpoint
+_ORDERS = {
+    **dict.fromkeys(("", "batches", "totalBatches", "total_batches"), "steps_completed"),
+    **dict.fromkeys(("endTime", "end_time"), "reported_at"),
+}
 
 
 @dataclass(frozen=True)
@@ -47,39 +50,47 @@ class Workloads:
             sort=query.text("sortKey", ""),
         )
 
-    def takes(self, row: Row) -> bool:
-        if isinstance(row, Checkpoint):
-            return self.only != "VALIDATION" and not (self.without_deleted and row.state in _DELETED)
-        wanted = row.group == self.group if self.group else row.group not in PROFILING_GROUPS
-        return wanted and (self.only == "" or (row.group == VALIDATION and "VALIDATION" in self.only))
-
     @property
-    def key(self) -> Callable[[Row], Any]:
-        """Rows without the metric come first, as they have the least of it."""
-        if self.sort in ("", "batches", "totalBatches", "total_batches"):
-            return _by_step
-        if self.sort in ("endTime", "end_time"):
-            return lambda row: row.reported_at
-        return lambda row: _metric(row, self.sort)
+    def where(self) -> WorkloadFilter:
+        """What of it the store can tell by itself."""
+        groups: tuple[str, ...] | None = (self.group,) if self.group else None
+        if self.only:  # not checkpoints alone: validations, unless another group is asked for
+            groups = (VALIDATION,) if "VALIDATION" in self.only and self.group in ("", VALIDATION) else ()
+        states: tuple[CheckpointState, ...] | None = None
+        if self.only == "VALIDATION":
+            states = ()
+        elif self.without_deleted:
+            states = tuple(state for state in CheckpointState if state not in _DELETED)
+        return WorkloadFilter(groups, states)
 
 
-def _by_step(row: Row) -> tuple[int, int, float]:
-    kind = 2 if isinstance(row, Checkpoint) else int(row.group == VALIDATION)
-    return row.steps_completed, kind, row.reported_at
-
-
-def _metric(row: Row, name: str) -> float:
+def _metric(row: Workload, name: str) -> float:
     value = as_number(row.metrics.get(name)) if isinstance(row, MetricReport) else None
     return -math.inf if value is None or math.isnan(value) else value
 
 
-def workloads(store: Store, trial_id: int, asked: Workloads) -> list[Row]:
-    """The rows in ascending order."""
-    rows: list[Row] = [*store.metrics.reports([trial_id]), *store.checkpoints.find(trial_id=trial_id)]
-    return sorted(filter(asked.takes, rows), key=asked.key)
+def workloads(
+    store: Store, trial_id: int, asked: Workloads, paging: Paging
+) -> tuple[Sequence[Workload], Object]:
+    """The page of rows, and its v1Pagination.
+
+    Sorted by a metric, rows without it come first, as they have the least of it; for that order all rows are read.
+
+    Raises:
+        Invalid: the offset lies behind the end.
+    """
+    order = _ORDERS.get(asked.sort)
+    if order is None:
+        rows, _ = store.workloads.find(trial_id, asked.where, Page(order_by="steps_completed"))
+        rows.sort(key=lambda row: _metric(row, asked.sort))
+        return paging.cut(rows[::-1] if paging.descending else rows)
+    page = Page(paging.offset, paging.limit, order, paging.descending)
+    rows, total = store.workloads.find(trial_id, asked.where, page)
+    paging.within(total)
+    return rows, paging.shown(len(rows), total)
 
 
-def encode(row: Row, *, batch_metrics: bool) -> Object:
+def encode(row: Workload, *, batch_metrics: bool) -> Object:
     """v1WorkloadContainer."""
     shown: Object = {"training": None, "validation": None, "checkpoint": None}
     if isinstance(row, Checkpoint):

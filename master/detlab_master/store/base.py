@@ -78,6 +78,15 @@ class ProjectCounts:
     last_start: float  # start_time of the latest experiment
 
 
+Workload = records.MetricReport | records.Checkpoint
+
+
+@dataclass(frozen=True)
+class WorkloadFilter:
+    groups: Sequence[str] | None = None  # of reports; None: all but profiling
+    checkpoint_states: Sequence[CheckpointState] | None = None  # None: all
+
+
 @dataclass(frozen=True)
 class LogFilter:
     """Fields that are None do not filter; ``rank_ids`` may hold -1 for lines without a rank."""
@@ -214,6 +223,16 @@ class TrialReads(Protocol):
         ...
 
 
+class WorkloadReads(Protocol):
+    def find(self, trial_id: int, where: WorkloadFilter, page: Page) -> tuple[list[Workload], int]:
+        """That page of a trial's reports that are not archived and its checkpoints, and how many match in all.
+
+        order_by: steps_completed (then other reports, validations, checkpoints, each by time) or reported_at;
+        ValueError for others. Descending is the exact reverse.
+        """
+        ...
+
+
 class MetricReads(Protocol):
     def report(self, trial_id: int, group: str, steps_completed: int) -> records.MetricReport | None:
         """The one that is not archived."""
@@ -345,6 +364,8 @@ class Store(Protocol):
     def metrics(self) -> MetricReads: ...
     @property
     def checkpoints(self) -> CheckpointReads: ...
+    @property
+    def workloads(self) -> WorkloadReads: ...
     @property
     def models(self) -> ModelReads: ...
     @property

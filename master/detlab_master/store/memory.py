@@ -23,6 +23,7 @@ from detlab_master.store.memory_reads import (
     MemoryTemplates,
     MemoryTrials,
     MemoryUsers,
+    MemoryWorkloads,
 )
 from detlab_master.store.memory_writes import Journal, apply
 from detlab_master.store.writes import Write
@@ -45,6 +46,7 @@ class MemoryStore:
         self._trials = MemoryTrials(data, lock)
         self._metrics = MemoryMetrics(data, lock)
         self._checkpoints = MemoryCheckpoints(data, lock)
+        self._workloads = MemoryWorkloads(data, lock)
         self._models = MemoryModels(data, lock)
         self._logs = MemoryLogs(data, lock)
 
@@ -75,6 +77,10 @@ class MemoryStore:
     @property
     def checkpoints(self) -> MemoryCheckpoints:
         return self._checkpoints
+
+    @property
+    def workloads(self) -> MemoryWorkloads:
+        return self._workloads
 
     @property
     def models(self) -> MemoryModels:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from detlab_master.core.metrics import PROFILING_GROUPS, VALIDATION
 from detlab_master.core.states import CheckpointState, ExperimentState, TrialState
 from detlab_master.store import records
 from detlab_master.store.base import (
@@ -18,11 +19,14 @@ from detlab_master.store.base import (
     ModelFilter,
     Page,
     ProjectCounts,
+    Workload,
+    WorkloadFilter,
 )
 from detlab_master.store.checkpoints import storage_digest
 from detlab_master.store.experiments import KEPT_CHECKPOINTS
 from detlab_master.store.logs import line_test
 from detlab_master.store.reading import first_of
+from detlab_master.store.workloads import workload_order
 
 T = TypeVar("T")
 
@@ -339,6 +343,32 @@ class MemoryCheckpoints(_Reads):
         with self._lock:
             new = len(self._data.storages) + 1, config
             return self._data.storages.setdefault(storage_digest(config), new)[0]
+
+
+class MemoryWorkloads(_Reads):
+    def find(self, trial_id: int, where: WorkloadFilter, page: Page) -> tuple[list[Workload], int]:
+        columns = workload_order(page)
+        found: list[tuple[dict[str, Any], Workload]] = []
+        with self._lock:
+            for report in self._data.reports.get(trial_id, {}).values():
+                plain = report.group not in PROFILING_GROUPS
+                wanted = plain if where.groups is None else report.group in where.groups
+                if wanted and not report.archived:
+                    kind = int(report.group == VALIDATION)
+                    found.append(({"kind": kind, "report_id": report.id, "uuid": ""}, report))
+            for uuid in self._data.checkpoints_of.get(trial_id, {}):
+                checkpoint = self._data.checkpoints[uuid]
+                if _among(checkpoint.state, where.checkpoint_states):
+                    found.append(({"kind": 2, "report_id": 0, "uuid": uuid}, checkpoint))
+
+        def place(item: tuple[dict[str, Any], Workload]) -> tuple[Any, ...]:
+            values = {**item[0], "steps": item[1].steps_completed, "reported_at": item[1].reported_at}
+            return tuple(values[name] for name in columns)
+
+        found.sort(key=place, reverse=page.descending)
+        first = first_of(page, len(found))
+        last = len(found) if page.limit is None else first + page.limit
+        return [row for _, row in found[first:last]], len(found)
 
 
 class MemoryModels(_Reads):

@@ -25,6 +25,7 @@ from detlab_master.store.projects import SqlProjects, SqlTemplates
 from detlab_master.store.reading import Reader, store_errors
 from detlab_master.store.trials import SqlTrials
 from detlab_master.store.users import SqlUsers
+from detlab_master.store.workloads import SqlWorkloads
 from detlab_master.store.writer import Writer
 from detlab_master.store.writes import Write
 
@@ -77,6 +78,7 @@ class SqlStore:
         self._trials = SqlTrials(self._reader)
         self._metrics = SqlMetrics(self._reader)
         self._checkpoints = SqlCheckpoints(self._reader, self._add_storage)
+        self._workloads = SqlWorkloads(self._reader)
         self._models = SqlModels(self._reader)
         self._logs = SqlLogs(self._reader)
 
@@ -107,6 +109,10 @@ class SqlStore:
     @property
     def checkpoints(self) -> SqlCheckpoints:
         return self._checkpoints
+
+    @property
+    def workloads(self) -> SqlWorkloads:
+        return self._workloads
 
     @property
     def models(self) -> SqlModels:
