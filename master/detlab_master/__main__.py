@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import errno
 import logging
 import signal
 import sys
@@ -38,6 +39,12 @@ def main() -> None:
             asyncio.run(_serve(config))
     except (MasterConfigError, DataFolderInUse, app.PortTaken, StoreUnavailable) as error:
         print(f"detlab-master: {error}", file=sys.stderr)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS):
+            raise
+        where = error.filename or config.folder
+        print(f"detlab-master: {where} cannot be written: {error.strerror}", file=sys.stderr)
         sys.exit(1)
 
 

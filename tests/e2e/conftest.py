@@ -7,8 +7,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 
 from e2e.trials import Record
 from support.cluster import PASSWORD, Cluster, cluster
+from support.disks import small_disk
 from support.postgres import PostgresServer, Unavailable, postgres_server
 
 
@@ -29,6 +30,13 @@ class Place:
 
     def record(self, trial_id: int) -> Record:
         return Record(self.side, trial_id)
+
+    def at_work(self) -> Iterator[Record]:
+        """The trials of witnesses whose processes live."""
+        for path in self.side.glob("*.pid"):
+            record = self.record(int(path.stem))
+            if record.process is not None:
+                yield record
 
     def det(
         self, *arguments: str, user: str = "determined", cwd: Path | None = None
@@ -54,7 +62,12 @@ class Place:
 
 
 @contextmanager
-def running_place(slots: int, **options: Any) -> Iterator[Place]:
+def running_place(slots: int, *, disks: Mapping[str, int] = {}, **options: Any) -> Iterator[Place]:
+    """A place with a cluster that runs.
+
+    Args:
+        disks: subfolders of the cluster's that are file systems of their own -> MiB.
+    """
     # Not below pytest's own temporary folder, which is closed to all but its owner: here, file modes alone must
     # keep users apart.
     folder = Path(tempfile.mkdtemp(prefix="detlab-e2e-"))
@@ -63,8 +76,10 @@ def running_place(slots: int, **options: Any) -> Iterator[Place]:
     side.mkdir()
     side.chmod(0o1777)  # trials run under accounts of their own
     try:
-        with cluster(folder, slots=slots, **options) as started:
-            yield Place(started, side)
+        with ExitStack() as stack:
+            for name, size in disks.items():
+                stack.enter_context(small_disk(folder / name, size))
+            yield Place(stack.enter_context(cluster(folder, slots=slots, **options)), side)
     finally:
         shutil.rmtree(folder)
 
@@ -80,9 +95,9 @@ def postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.full)])
 def db_url(request: pytest.FixtureRequest) -> str:
-    """Of an empty database for a master; "" is the SQLite file in its data folder."""
+    """Of an empty database for a master."""
     if request.param == "sqlite":
-        return ""
+        return Cluster.db_url
     server: PostgresServer = request.getfixturevalue("postgres")
     return server.new_database()
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Iterator
 
 import psutil
 import pytest
 
 from e2e.conftest import Place, running_place
+from e2e.invariants import every_acknowledged_report_is_kept, every_line_is_in_the_log_once
 from e2e.trials import WITNESS, Record, hyperparameters, searcher, witness_config
 from support.cluster import wait_for
 
 TRIALS, STEPS = 10, 12
 RUNG = 3  # the step at which the search compares trials, for the first time and the last
-LINE = re.compile(r"line (\d+) (\d+) ")
 
 
 @pytest.fixture
@@ -76,18 +74,11 @@ def test_a_search_survives_the_end_of_every_part(two_slots: Place) -> None:
         if trial["id"] % 2:
             assert record.last("acknowledged") == STEPS
         record.assert_resumed_from_its_checkpoints()
-        _every_acknowledged_report_is_kept(place, record)
-        _every_line_is_in_the_log_once(place, record)
+        every_acknowledged_report_is_kept(place, record)
+        every_line_is_in_the_log_once(place, record)
     stopped = [trial["id"] for trial in trials if trial["totalBatchesProcessed"] < STEPS]
     assert len(stopped) >= TRIALS // 2 - 1 and not any(trial_id % 2 for trial_id in stopped)
     assert not cluster.task_processes()
-
-
-def _trainees(place: Place) -> Iterator[Record]:
-    for path in place.side.glob("*.pid"):
-        record = place.record(int(path.stem))
-        if record.process is not None:
-            yield record
 
 
 def _some_trial_trains(place: Place) -> Record:
@@ -95,7 +86,7 @@ def _some_trial_trains(place: Place) -> Record:
 
     def found() -> Record | None:
         # Not one that is about to be stopped by the search: what ends it is no failure.
-        good = (record for record in _trainees(place) if record.trial_id % 2)
+        good = (record for record in place.at_work() if record.trial_id % 2)
         return next((record for record in good if RUNG < _steps(record) <= STEPS - 4), None)
 
     return wait_for(found, "a trial is in the middle of its training")
@@ -108,7 +99,7 @@ def _steps(record: Record) -> int:
 
 
 def _trains_on_without_an_agent(place: Place) -> None:
-    before = {r.trial_id: len(r.notes("acknowledged")) for r in _trainees(place)}
+    before = {r.trial_id: len(r.notes("acknowledged")) for r in place.at_work()}
     assert before
 
     def further() -> bool:
@@ -132,33 +123,3 @@ def _kill_a_trial(place: Place) -> int:
             process.resume()
         except psutil.NoSuchProcess:
             continue
-
-
-def _every_acknowledged_report_is_kept(place: Place, record: Record) -> None:
-    acknowledged = record.notes("acknowledged")
-    # Those of a killed run from after its checkpoint were superseded by the next run: kept, but not shown.
-    kept = place.cluster.rows(
-        "SELECT run_id, steps_completed FROM metric_reports WHERE trial_id = :id", id=record.trial_id
-    )
-    assert len(kept) == len(set(kept)), "a report that was sent again is kept twice"
-    assert set(acknowledged) <= set(kept)
-    # Of each killed run one report more can be kept, whose acknowledgment did not reach the trial any more.
-    assert len(kept) - len(acknowledged) <= record.runs - 1
-    answer = place.cluster.request(
-        "GET", "/api/v1/trials/metrics/validation_metrics", params={"trialIds": record.trial_id}
-    )
-    shown = [report for line in answer.text.splitlines() for report in json.loads(line)["result"]["metrics"]]
-    newest = {step: run for run, step in acknowledged}
-    assert [(r["totalBatches"], r["trialRunId"]) for r in shown] == sorted(newest.items())
-
-
-def _every_line_is_in_the_log_once(place: Place, record: Record) -> None:
-    log = place.cluster.logs(record.trial_id)
-    logged = [(int(run), int(number)) for run, number in LINE.findall(log)]
-    printed = record.notes("printed")
-    for run in range(1, record.runs + 1):
-        lines = [number for r, number in logged if r == run]
-        assert lines == list(range(1, len(lines) + 1)), f"lines of run {run}: {lines}"
-        noted = sum(r == run for r, _ in printed)
-        assert len(lines) - noted in ((0, 1) if run < record.runs else (0,))
-    assert [run for run, _ in logged] == sorted(run for run, _ in logged)

@@ -54,7 +54,7 @@ class Cluster:
     reconnect_wait: float = 25.0  # seconds for which the master waits for an agent that is away
     config: dict[str, Any] = field(default_factory=dict)  # more of master.yaml
     environments: dict[str, str] = field(default_factory=dict)  # of agent.yaml
-    db_url: str = ""  # of the master's database; "" is the SQLite file in its data folder
+    db_url: str = "sqlite:///{folder}/master/master.db"  # with {folder} for the cluster's
     port: int = field(default_factory=free_port)
     master: subprocess.Popen[bytes] | None = None
     agent: subprocess.Popen[bytes] | None = None
@@ -68,6 +68,10 @@ class Cluster:
     @property
     def master_folder(self) -> Path:
         return self.folder / "master"
+
+    @property
+    def _db_url(self) -> str:
+        return self.db_url.format(folder=self.folder)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -87,8 +91,7 @@ class Cluster:
             "resource_pools": [{"pool_name": "default", "agent_reconnect_wait": self.reconnect_wait}],
             **self.config,
         }
-        if self.db_url:
-            config["db"] = {"url": self.db_url}
+        config.setdefault("db", {"url": self._db_url})
         file = self.folder / "master.yaml"
         file.write_text(yaml.safe_dump(config))
         self.master = self._spawn("detlab_master", ["--config-file", str(file)])
@@ -199,8 +202,7 @@ class Cluster:
 
     def rows(self, query: str, **parameters: Any) -> list[tuple[Any, ...]]:
         """What the master's database holds, past the master."""
-        url = self.db_url or f"sqlite:///{self.master_folder}/master.db"
-        engine = sa.create_engine(url, poolclass=sa.NullPool)
+        engine = sa.create_engine(self._db_url, poolclass=sa.NullPool)
         with engine.connect() as connection:
             return [tuple(row) for row in connection.execute(sa.text(query), parameters)]
 

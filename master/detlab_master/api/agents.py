@@ -37,6 +37,7 @@ class AgentSocket(WebSocketHandler):
         self._connection_of_agent: AgentConnection | None = None
         self._name = self.get_query_argument("id", "")
         self._impatience: asyncio.TimerHandle | None = None
+        self._sent_away = False
 
     def prepare(self) -> None:
         scheme, _, token = self.request.headers.get("Authorization", "").partition(" ")
@@ -68,6 +69,8 @@ class AgentSocket(WebSocketHandler):
         )
 
     async def on_message(self, message: str | bytes) -> None:
+        if self._sent_away:  # what follows a message that could not be kept must not overtake it
+            return
         try:
             decoded = protocol.decode(message)
             if self._connection_of_agent is None:
@@ -80,10 +83,10 @@ class AgentSocket(WebSocketHandler):
         except StoreUnavailable as error:
             # Nothing was acknowledged: the agent says it all again when it comes back.
             logger.warning("agent %s is sent away for now: %s", self._name, error)
-            self.close(_TRY_AGAIN, "the master cannot reach its database")
+            self._send_away("the master cannot reach its database")
         except Exception:
             logger.exception("a message of agent %s failed", self._name)
-            self.close(_TRY_AGAIN, "the master failed at a message")
+            self._send_away("the master failed at a message")
 
     def _welcome(self, message: protocol.Message) -> None:
         if not isinstance(message, protocol.Hello):
@@ -102,6 +105,11 @@ class AgentSocket(WebSocketHandler):
             self.close(_POLICY, "refused")
             return
         self._connection_of_agent = outcome
+
+    def _send_away(self, reason: str) -> None:
+        """Until it comes back, which it does at once, and says again what was not acknowledged."""
+        self._sent_away = True
+        self.close(_TRY_AGAIN, reason)
 
     def _refuse(self, reason: str) -> None:
         self._send(protocol.Refused(reason))

@@ -200,7 +200,9 @@ class Session:
             stop=tenacity.stop_any(
                 tenacity.stop_after_attempt(self.retries + 1), tenacity.stop_when_event_set(self._closed)
             ),
-            wait=tenacity.wait_random_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE, min=FIRST_PAUSE),
+            # With chance on top, not instead: five retries last 15 s at least, longer than a master takes to restart.
+            wait=tenacity.wait_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE, min=FIRST_PAUSE)
+            + tenacity.wait_random(0.0, FIRST_PAUSE),
             sleep=tenacity.sleep_using_event(self._closed),
             before_sleep=_log_retry,
             reraise=True,
