@@ -21,6 +21,7 @@ help:
 	@echo 'make test-full  the long tests too: every database, many rounds of failures'
 	@echo 'make check      style, types and layers'
 	@echo 'make docs       draw docs/states.md from the tables of the core'
+	@echo 'make schema     write docs/experiment-config.schema.json anew'
 	@echo 'make clean      remove the environment and all that Detlab has kept here'
 
 up: $(VENV)/.installed
@@ -44,6 +45,9 @@ format: $(VENV)/.check-installed
 
 docs: $(VENV)/.check-installed
 	$(BIN)/python -m detlab_master.diagrams > docs/states.md
+
+schema: $(VENV)/.installed
+	$(BIN)/python -m detlab_master.schema > docs/experiment-config.schema.json
 
 clean:
 	rm -rf $(VENV) $(OFFICIAL) .venv-mlflow $(DATA)

@@ -100,6 +100,7 @@ ROUTES: tuple[Route, ...] = (
     Route(V1 + "/agents", cluster.Agents),
     Route(V1 + "/resource-pools", cluster.ResourcePools),
     Route(V1 + "/preview-hp-search", configurations.PreviewSearch),
+    Route(V1 + "/experiment-config-schema", configurations.Schema),
     Route(V1 + "/experiments", experiments.Experiments),
     Route(V1 + "/experiments/continue", experiments.ContinueExperiment),
     Route(_EXPERIMENT, experiments.OneExperiment),

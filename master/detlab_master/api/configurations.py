@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, ClassVar
 
 from detlab_master.api.base import ApiHandler, Rule
+from detlab_master.core.expconf.json_schema import json_schema
 from detlab_master.core.permissions import Access
 from detlab_master.core.searchers.preview import Planned
+
+
+class Schema(ApiHandler):
+    """The JSON Schema of experiment configurations. It is the same everywhere, and editors have no token."""
+
+    rules: ClassVar = {"GET": Rule(Access.PUBLIC)}
+
+    async def get(self) -> None:
+        self.reply(_schema())
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    return json_schema()
 
 
 class PreviewSearch(ApiHandler):

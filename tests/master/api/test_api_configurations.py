@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from detlab_master.core.expconf.json_schema import json_schema
 from master.api.rig import Rig
 
 SEARCH: dict[str, Any] = {
@@ -56,3 +57,9 @@ async def test_a_preview_of_something_very_deep_is_refused(rig: Rig) -> None:
         deep = {"x": deep}
     answer = await rig.call("POST", "/api/v1/preview-hp-search", {"config": {**SEARCH, "data": deep}})
     assert (answer.status, "nested more than 64 deep" in answer.error) == (400, True)
+
+
+async def test_the_schema_is_for_everybody(rig: Rig) -> None:
+    answer = await rig.call("GET", "/api/v1/experiment-config-schema", by=None)
+    assert answer.status == 200
+    assert answer.json == json_schema()

@@ -18,7 +18,7 @@ def _named(variable: str) -> str:
     return variable
 
 
-Variable = Annotated[str, AfterValidator(_named)]
+Variable = Annotated[str, AfterValidator(_named), Field(json_schema_extra={"pattern": "^[^=]"})]
 
 
 class Images(Model):
@@ -53,14 +53,14 @@ class RegistryAuth(Model):
 
 
 class EnvironmentConfig(Model):
-    image: Images = Field(default_factory=Images)
-    environment_variables: Variables = Field(default_factory=Variables)
-    proxy_ports: list[ProxyPort] = Field(default_factory=list)
-    ports: dict[str, Port] = Field(default_factory=dict)
-    force_pull_image: bool = False
-    registry_auth: RegistryAuth | None = None
-    add_capabilities: list[str] = Field(default_factory=list)
-    drop_capabilities: list[str] = Field(default_factory=list)
+    image: Images = Field(default_factory=Images, description="of the container, by kind of slot")
+    environment_variables: Variables = Field(default_factory=Variables, description="by kind of slot")
+    proxy_ports: list[ProxyPort] = Field(default_factory=list, description="on which a task serves")
+    ports: dict[str, Port] = Field(default_factory=dict, description="by name")
+    force_pull_image: bool = Field(default=False, description="even where the agent has it")
+    registry_auth: RegistryAuth | None = Field(default=None, description="for the image")
+    add_capabilities: list[str] = Field(default_factory=list, description="of Linux")
+    drop_capabilities: list[str] = Field(default_factory=list, description="of Linux")
     pod_spec: dict[str, Any] | None = None
 
     @field_validator("pod_spec")

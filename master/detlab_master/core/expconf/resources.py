@@ -3,7 +3,7 @@
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field
 
 from detlab_master.core.expconf.base import Model, NonEmpty, NonNegative, Positive
 
@@ -29,37 +29,50 @@ class Device(Model):
 
 
 class ResourcesConfig(Model):
-    slots_per_trial: NonNegative = 1
-    resource_pool: str = ""
-    max_slots: NonNegative | None = None
-    weight: Annotated[float, Field(gt=0)] = 1
-    priority: Priority | None = None
-    shm_size: NonNegative | None = None  # bytes
-    is_single_node: bool | None = None
-    devices: list[Device] = Field(default_factory=list)
-    native_parallel: bool = False
+    slots_per_trial: NonNegative = Field(
+        default=1, description="slots of one trial; 0: none, a task for the CPU"
+    )
+    resource_pool: str = Field(default="", description="where trials run; without it the cluster's default")
+    max_slots: NonNegative | None = Field(
+        default=None, description="of all trials of the experiment together"
+    )
+    weight: Annotated[float, Field(gt=0)] = Field(
+        default=1, description="its share where the scheduler shares"
+    )
+    priority: Priority | None = Field(default=None, description="1 goes first, 99 last")
+    shm_size: NonNegative | None = Field(default=None, description="bytes of shared memory")
+    is_single_node: bool | None = Field(default=None, description="never spread a trial over several nodes")
+    devices: list[Device] = Field(default_factory=list, description="of the host")
+    native_parallel: bool = Field(default=False, description="of older releases")
     agent_label: str | None = None  # of old, ignored
 
 
+def _absolute(path: str) -> str:
+    if not PurePosixPath(path).is_absolute():
+        raise ValueError("must be an absolute path")
+    return path
+
+
+def _not_the_work_dir(path: str) -> str:
+    if str(PurePosixPath(path)) == ".":
+        raise ValueError("must not be the work dir itself; name a folder in it, or an absolute path")
+    return path
+
+
+AbsolutePath: TypeAlias = Annotated[
+    NonEmpty, AfterValidator(_absolute), Field(json_schema_extra={"pattern": "^/"})
+]
+
+
 class BindMount(Model):
-    host_path: NonEmpty = Field(description="the absolute path on the agent's host")
-    container_path: NonEmpty = Field(description="where the task sees it")
+    host_path: AbsolutePath = Field(description="the absolute path on the agent's host")
+    container_path: Annotated[
+        NonEmpty,
+        AfterValidator(_not_the_work_dir),
+        Field(json_schema_extra={"not": {"pattern": r"^(\./*)+$"}}),
+    ] = Field(description="where the task sees it")
     read_only: bool = False
     propagation: Propagation = "rprivate"
-
-    @field_validator("host_path")
-    @classmethod
-    def _absolute(cls, path: str) -> str:
-        if not PurePosixPath(path).is_absolute():
-            raise ValueError("must be an absolute path")
-        return path
-
-    @field_validator("container_path")
-    @classmethod
-    def _not_the_work_dir(cls, path: str) -> str:
-        if str(PurePosixPath(path)) == ".":
-            raise ValueError("must not be the work dir itself; name a folder in it, or an absolute path")
-        return path
 
 
 class SlurmConfig(Model):

@@ -21,9 +21,15 @@ class LogPolicy(Model):
     Without a pattern it only switches off the inherited policy of its name.
     """
 
-    name: NonEmpty | None = None
-    pattern: NonEmpty | None = None
-    action: Literal["cancel_retries", "exclude_node"] | None = None
+    name: NonEmpty | None = Field(
+        default=None, description="by which a policy is overridden, and shown when it matches"
+    )
+    pattern: NonEmpty | None = Field(
+        default=None, description="an RE2 regular expression that a line matches"
+    )
+    action: Literal["cancel_retries", "exclude_node"] | None = Field(
+        default=None, description="never run the trial again after a failure, or not on that node"
+    )
 
     @field_validator("pattern")
     @classmethod
@@ -49,7 +55,9 @@ DEFAULT_LOG_POLICIES: list[dict[str, Any]] = [
 
 
 class RetentionPolicy(Model):
-    log_retention_days: Annotated[int, Field(ge=-1, le=32767)] | None = None  # -1: for ever
+    log_retention_days: Annotated[int, Field(ge=-1, le=32767)] | None = Field(
+        default=None, description="-1: for ever"
+    )
 
 
 class Reproducibility(Model):
@@ -109,38 +117,65 @@ Entrypoint: TypeAlias = Annotated[
 
 
 class ExperimentConfig(Model):
-    name: NonEmpty
-    description: str | None = None
-    labels: Labels = Field(default_factory=list)
-    data: dict[str, Any] = Field(default_factory=dict)
-    workspace: str = ""
-    project: str = ""
-    entrypoint: Entrypoint | None = None
-    hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    name: NonEmpty = Field(description="for people")
+    description: str | None = Field(default=None, description="for people")
+    labels: Labels = Field(default_factory=list, description="for finding it again")
+    data: dict[str, Any] = Field(
+        default_factory=dict,
+        description="anything that the training code wants to know; it reads it as user_data",
+    )
+    workspace: str = Field(default="", description="the project's workspace; without both, the first project")
+    project: str = Field(default="", description="where the experiment is filed")
+    entrypoint: Entrypoint | None = Field(
+        default=None, description="the command that a trial runs, or module:TrialClass"
+    )
+    hyperparameters: dict[str, Any] = Field(
+        default_factory=dict, description="constants, and ranges to search"
+    )
     searcher: AnySearcher = Field(description="how to search: name and metric at least")
-    resources: ResourcesConfig = Field(default_factory=ResourcesConfig)
-    environment: EnvironmentConfig = Field(default_factory=EnvironmentConfig)
+    resources: ResourcesConfig = Field(default_factory=ResourcesConfig, description="what a trial runs on")
+    environment: EnvironmentConfig = Field(
+        default_factory=EnvironmentConfig, description="what surrounds a trial's process"
+    )
     checkpoint_storage: AnyStorage = Field(
         description="where checkpoints go; the cluster has no default for it"
     )
-    checkpoint_policy: Literal["best", "all", "none"] = "best"
-    bind_mounts: list[BindMount] = Field(default_factory=list)
-    max_restarts: NonNegative = 5
-    log_policies: list[LogPolicy] = Field(default_factory=list)
-    retention_policy: RetentionPolicy | None = None
-    reproducibility: Reproducibility
-    profiling: Profiling = Field(default_factory=Profiling)
-    preemption_timeout: NonNegative = 3600  # seconds
-    perform_initial_validation: bool = False
-    debug: bool = False
-    integrations: Integrations | None = None
-    slurm: SlurmConfig = Field(default_factory=SlurmConfig)
-    pbs: PbsConfig = Field(default_factory=PbsConfig)
-    scheduling_unit: Positive = 100  # batches
-    min_validation_period: Length = Length(batches=0)
-    min_checkpoint_period: Length = Length(batches=0)
-    records_per_epoch: NonNegative = 0
-    optimizations: Optimizations = Field(default_factory=Optimizations)
+    checkpoint_policy: Literal["best", "all", "none"] = Field(
+        default="best",
+        description="whether to save after a validation that is the best so far, after every one, or after none",
+    )
+    bind_mounts: list[BindMount] = Field(
+        default_factory=list, description="folders of the host that trials see"
+    )
+    max_restarts: NonNegative = Field(default=5, description="how often a trial that failed is started again")
+    log_policies: list[LogPolicy] = Field(
+        default_factory=list, description="what lines of a trial's log mean"
+    )
+    retention_policy: RetentionPolicy | None = Field(default=None, description="how long logs are kept")
+    reproducibility: Reproducibility = Field(description="the seed of the search and of its trials")
+    profiling: Profiling = Field(default_factory=Profiling, description="of system metrics")
+    preemption_timeout: NonNegative = Field(
+        default=3600, description="seconds in which a trial that is to leave its slots saves a checkpoint"
+    )
+    perform_initial_validation: bool = Field(default=False, description="validate before the first batch")
+    debug: bool = Field(default=False, description="more in the log")
+    integrations: Integrations | None = Field(default=None, description="with other systems")
+    slurm: SlurmConfig = Field(default_factory=SlurmConfig, description="of clusters run by Slurm")
+    pbs: PbsConfig = Field(default_factory=PbsConfig, description="of clusters run by PBS")
+    scheduling_unit: Positive = Field(default=100, description="batches between reports of a TrialClass")
+    min_validation_period: Length = Field(
+        default=Length(batches=0),
+        description="how much a TrialClass trains between validations; 0: validate at the end",
+    )
+    min_checkpoint_period: Length = Field(
+        default=Length(batches=0),
+        description="how much a TrialClass trains between checkpoints; 0: save at the end",
+    )
+    records_per_epoch: NonNegative = Field(default=0, description="of older releases")
+    optimizations: Optimizations = Field(
+        default_factory=Optimizations,
+        description="of older releases; aggregation_frequency and average_aggregated_gradients still count",
+    )
     # Of old: accepted, never used.
     data_layer: None = None
     tensorboard_storage: None = None

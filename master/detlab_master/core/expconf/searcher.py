@@ -48,12 +48,18 @@ LengthOrUnits: TypeAlias = Annotated[
 
 class _Searcher(Model):
     metric: NonEmpty = Field(description="the validation metric that the search goes by")
-    smaller_is_better: bool = True
-    source_trial_id: Positive | None = None
-    source_checkpoint_uuid: NonEmpty | None = None
-    # An amount of training for trials whose code sets none. Without a unit it is an integer.
-    max_length: LengthOrUnits | None = None
-    unit: Unit | None = None  # of a max_length without one, in configurations of old
+    smaller_is_better: bool = Field(default=True, description="of the metric")
+    source_trial_id: Positive | None = Field(
+        default=None, description="every trial starts from this trial's latest checkpoint"
+    )
+    source_checkpoint_uuid: NonEmpty | None = Field(
+        default=None, description="every trial starts from this checkpoint"
+    )
+    max_length: LengthOrUnits | None = Field(
+        default=None,
+        description="an amount of training for trials whose code sets none; without a unit it is an integer",
+    )
+    unit: Unit | None = Field(default=None, description="of a max_length without one")
     # How long a trial trains; only the halving methods need it, but trials of any may ask.
     time_metric: NonEmpty | None = Field(
         default=None,
@@ -78,18 +84,18 @@ class SingleConfig(_Searcher):
 class RandomConfig(_Searcher):
     name: Literal["random"] = "random"
     max_trials: Positive = Field(description="how many trials to run")
-    max_concurrent_trials: NonNegative = 16
+    max_concurrent_trials: NonNegative = Field(default=16, description="at a time; 0: no limit")
 
 
 class GridConfig(_Searcher):
     name: Literal["grid"] = "grid"
-    max_concurrent_trials: NonNegative = 16
+    max_concurrent_trials: NonNegative = Field(default=16, description="at a time; 0: no limit")
 
 
 class _Halving(_Searcher):
     max_trials: Positive = Field(description="how many trials to run")
-    max_concurrent_trials: NonNegative = 16
-    divisor: float = Field(default=4, gt=1)
+    max_concurrent_trials: NonNegative = Field(default=16, description="at a time; 0: no limit")
+    divisor: float = Field(default=4, gt=1, description="of the trials at a rung, one in so many goes on")
     stop_once: bool | None = None  # of old; trials are always stopped, never promoted
 
     def _rungs(self) -> int:
@@ -118,9 +124,13 @@ class AsyncHalvingConfig(_Halving):
 
 class AdaptiveAshaConfig(_Halving):
     name: Literal["adaptive_asha"] = "adaptive_asha"
-    mode: Literal["aggressive", "standard", "conservative"] = "standard"
-    max_rungs: Rungs = 5
-    bracket_rungs: list[Rungs] = Field(default_factory=list)
+    mode: Literal["aggressive", "standard", "conservative"] = Field(
+        default="standard", description="how early trials are stopped"
+    )
+    max_rungs: Rungs = Field(default=5, description="at how many points trials are compared, at most")
+    bracket_rungs: list[Rungs] = Field(
+        default_factory=list, description="rungs of each bracket, instead of what mode says"
+    )
 
     def _rungs(self) -> int:
         return max([self.max_rungs, *self.bracket_rungs])

@@ -3,37 +3,47 @@
 from pathlib import PurePosixPath
 from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from detlab_master.core.expconf.base import Model, NonEmpty, NonNegative
-from detlab_master.core.expconf.resources import Propagation
+from detlab_master.core.expconf.resources import AbsolutePath, Propagation
+
+WAY_UP = r"(^|/)\.\.(/|$)"
 
 
-def _absolute(path: str) -> str:
-    if not PurePosixPath(path).is_absolute():
-        raise ValueError("must be an absolute path")
-    return path
-
-
-def _no_way_up(prefix: str | None) -> str | None:
-    if prefix is not None and ".." in prefix.split("/"):
+def _no_way_up(prefix: str) -> str:
+    if ".." in prefix.split("/"):
         raise ValueError("must not contain '..'")
     return prefix
 
 
+Prefix: TypeAlias = Annotated[
+    str, AfterValidator(_no_way_up), Field(json_schema_extra={"not": {"pattern": WAY_UP}})
+]
+
+
 class _Storage(Model):
-    save_experiment_best: NonNegative = 0
-    save_trial_best: NonNegative = 1
-    save_trial_latest: NonNegative = 1
+    save_experiment_best: NonNegative = Field(
+        default=0,
+        description="checkpoints to keep of the whole experiment, the best by the searcher's metric",
+    )
+    save_trial_best: NonNegative = Field(
+        default=1, description="checkpoints to keep of each trial, the best by the searcher's metric"
+    )
+    save_trial_latest: NonNegative = Field(
+        default=1, description="checkpoints to keep of each trial, the latest"
+    )
 
 
 class SharedFsStorage(_Storage):
     type: Literal["shared_fs"] = "shared_fs"
-    host_path: NonEmpty = Field(description="the absolute path of the shared folder on every agent's host")
-    storage_path: NonEmpty | None = None
+    host_path: AbsolutePath = Field(
+        description="the absolute path of the shared folder on every agent's host"
+    )
+    storage_path: Annotated[NonEmpty, Field(json_schema_extra={"not": {"pattern": WAY_UP}})] | None = Field(
+        default=None, description="a folder in host_path"
+    )
     propagation: Propagation = "rprivate"
-
-    _check_host_path = field_validator("host_path")(_absolute)
 
     @model_validator(mode="after")
     def _inside(self) -> "SharedFsStorage":
@@ -51,11 +61,9 @@ class SharedFsStorage(_Storage):
 
 class DirectoryStorage(_Storage):
     type: Literal["directory"] = "directory"
-    container_path: NonEmpty = Field(
+    container_path: AbsolutePath = Field(
         description="the absolute path of the folder in every task's file system"
     )
-
-    _check_container_path = field_validator("container_path")(_absolute)
 
 
 class S3Storage(_Storage):
@@ -64,17 +72,13 @@ class S3Storage(_Storage):
     access_key: str | None = None
     secret_key: str | None = None
     endpoint_url: str | None = None
-    prefix: str | None = None
-
-    _check_prefix = field_validator("prefix")(_no_way_up)
+    prefix: Prefix | None = None
 
 
 class GcsStorage(_Storage):
     type: Literal["gcs"] = "gcs"
     bucket: NonEmpty = Field(description="the bucket's name")
-    prefix: str | None = None
-
-    _check_prefix = field_validator("prefix")(_no_way_up)
+    prefix: Prefix | None = None
 
 
 class AzureStorage(_Storage):
