@@ -7,7 +7,6 @@ import inspect
 import json
 import linecache
 import os
-import re
 import tempfile
 import types
 import warnings
@@ -19,6 +18,7 @@ import yaml
 from IPython.core.getipython import get_ipython
 
 from determined.common import context
+from determined.common.config_yaml import ConfigLoader
 from determined.experimental import Experiment, ExperimentSortBy, ExperimentState, OrderBy, client
 from detlab_magics import searchspace
 from detlab_magics.capture import MODULE, Captured, capture
@@ -200,24 +200,13 @@ def _beside(name: str, folder: Path) -> Path | None:
 # The configuration.
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads 1e-3 as the number that it is, as the master does; PyYAML's own rule wants 1.0e-3."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?[0-9][0-9_]*(?:\.[0-9_]*)?[eE][-+]?[0-9]+$"),
-    list("-+0123456789"),
-)
-
-
 def _base(config: str | os.PathLike[str] | Mapping[str, Any] | None) -> dict[str, Any]:
     if config is None:
         return {}
     if isinstance(config, Mapping):
         return dict(config)
     try:
-        loaded = yaml.load(Path(config).read_text(), _Loader)
+        loaded = yaml.load(Path(config).read_text(), ConfigLoader)
     except OSError as e:
         raise OptionError(f"cannot read the configuration file {str(config)!r}: {e.strerror}") from e
     except UnicodeDecodeError as e:

@@ -1,7 +1,7 @@
 """`det experiment`: submit, look, steer. (What changes an experiment's properties is in experiment_edit.)"""
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from determined.cli import experiment_edit, render, terminal
@@ -96,6 +96,10 @@ def register(commands: Subparsers) -> None:
     ):
         _of_one(verbs, name, _steer(name.split()[0]), help)
 
+    p = _of_one(verbs, "move", move, "put it into another project")
+    p.add_argument("workspace_name")
+    p.add_argument("project_name")
+
     p = _of_one(verbs, "delete", delete, "delete it, its checkpoints and its logs")
     p.add_argument("--yes", action="store_true", help="do not ask")
 
@@ -185,13 +189,22 @@ def list_experiments(args: argparse.Namespace) -> None:
 
     session = connect(args)
     only_mine = {} if args.all else {"users": whoami(session).username, "archived": False}
+    found = iterate(session, "/api/v1/experiments", "experiments", only_mine, **paging(args))
+    headers, rows = table_of(found, with_place=args.show_project, with_archived=args.all)
+    render.table_or_csv(headers, rows, args.csv)
+
+
+def table_of(
+    experiments: Iterable[dict[str, Any]], *, with_place: bool, with_archived: bool
+) -> tuple[list[str], list[list[Any]]]:
+    """Headers and rows of a list of experiments."""
     headers = ["ID", "Owner", "Name", "Parent ID", "State", "Progress", "Started", "Ended", "Resource Pool"]
-    if args.show_project:
+    if with_place:
         headers = ["Workspace", "Project", *headers]
-    if args.all:
+    if with_archived:
         headers.append("Archived")
     rows = []
-    for e in iterate(session, "/api/v1/experiments", "experiments", only_mine, **paging(args)):
+    for e in experiments:
         row = [
             e["id"],
             e["username"],
@@ -203,12 +216,12 @@ def list_experiments(args: argparse.Namespace) -> None:
             render.time(e.get("endTime")),
             e.get("resourcePool"),
         ]
-        if args.show_project:
+        if with_place:
             row = [e.get("workspaceName"), e.get("projectName"), *row]
-        if args.all:
+        if with_archived:
             row.append(str(e["archived"]))
         rows.append(row)
-    render.table_or_csv(headers, rows, args.csv)
+    return headers, rows
 
 
 def describe(args: argparse.Namespace) -> None:
@@ -315,6 +328,14 @@ def _steer(verb: str) -> Callable[[argparse.Namespace], None]:
         print(_DONE[verb].format(args.experiment_id))
 
     return handler
+
+
+def move(args: argparse.Namespace) -> None:
+    _, experiment = connected(args)
+    experiment.move_to_project(args.workspace_name, args.project_name)
+    print(
+        f"Moved experiment {experiment.id} to project {args.project_name!r} in workspace {args.workspace_name!r}"
+    )
 
 
 def delete(args: argparse.Namespace) -> None:

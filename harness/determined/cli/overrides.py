@@ -10,24 +10,11 @@ from determined.cli.terminal import CliError
 
 def read_config(path: str | None, overrides: Sequence[str]) -> str:
     """The text of a configuration as it is to be sent: verbatim, or written anew when there are overrides."""
-    import yaml
 
     if path is None:
         return _overridden({}, overrides)
-    try:
-        text = Path(path).read_text()
-    except OSError as e:
-        raise CliError(f"cannot read the configuration file {path!r}: {e.strerror}") from e
-    except UnicodeDecodeError as e:
-        raise CliError(f"the configuration file {path!r} is not text: {e}") from e
-    try:
-        config = yaml.safe_load(text)
-    except yaml.YAMLError as e:
-        raise CliError(f"the configuration file {path!r} is not YAML:\n{e}") from e
-    if not isinstance(config, dict):
-        raise CliError(
-            f"the configuration file {path!r} holds no keys: it should begin like `name: my-experiment`"
-        )
+    text = _read(path)
+    config = parse_object(text, f"the configuration file {path!r}")
     return _overridden(config, overrides) if overrides else text
 
 
@@ -37,6 +24,35 @@ def _overridden(config: dict[str, Any], overrides: Sequence[str]) -> str:
     for override in overrides:
         apply(config, override)
     return yaml.safe_dump(config, sort_keys=False)
+
+
+def read_object(path: str) -> dict[str, Any]:
+    """The keys and values in a YAML file."""
+    return parse_object(_read(path), f"the configuration file {path!r}")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError as e:
+        raise CliError(f"cannot read the configuration file {path!r}: {e.strerror}") from e
+    except UnicodeDecodeError as e:
+        raise CliError(f"the configuration file {path!r} is not text: {e}") from e
+
+
+def parse_object(text: str, what: str) -> dict[str, Any]:
+    """The keys and values in a YAML text; ``what`` is what messages call it."""
+    import yaml
+
+    from determined.common.config_yaml import ConfigLoader
+
+    try:
+        config = yaml.load(text, ConfigLoader)
+    except yaml.YAMLError as e:
+        raise CliError(f"{what} is not YAML:\n{e}") from e
+    if not isinstance(config, dict):
+        raise CliError(f"{what} holds no keys: it should begin like `name: my-experiment`")
+    return config
 
 
 def apply(config: dict[str, Any], override: str) -> None:

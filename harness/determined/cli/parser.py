@@ -31,7 +31,18 @@ DET_PASS or DET_USER_TOKEN, else the last `det user login`. `det <command> --hel
 
 
 def build() -> argparse.ArgumentParser:
-    from determined.cli import checkpoint, cluster, experiment, model, preview, trial, user
+    from determined.cli import (
+        checkpoint,
+        cluster,
+        experiment,
+        model,
+        preview,
+        project,
+        template,
+        trial,
+        user,
+        workspace,
+    )
 
     parser = argparse.ArgumentParser(
         prog="det",
@@ -54,6 +65,9 @@ def build() -> argparse.ArgumentParser:
     trial.register(commands)
     checkpoint.register(commands)
     model.register(commands)
+    workspace.register(commands)
+    project.register(commands)
+    template.register(commands)
     user.register(commands)
     cluster.register(commands)
     return parser
@@ -124,6 +138,23 @@ def not_negative(text: str) -> int:
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text} is below 0")
     return number
+
+
+def add_order(parser: argparse.ArgumentParser) -> None:
+    """For lists that the master sorts by id or name."""
+    parser.add_argument("--sort-by", choices=("id", "name"), default="id", help="default %(default)s")
+    parser.add_argument("--order-by", choices=("asc", "desc"), default="asc", help="default %(default)s")
+    parser.add_argument("--limit", type=positive, help="at most so many (default all)")
+    parser.add_argument("--offset", type=not_negative, default=0, help="items to pass over first")
+
+
+def order(args: argparse.Namespace) -> dict[str, Any]:
+    """The query of --sort-by and --order-by."""
+    return {"sortBy": f"SORT_BY_{args.sort_by.upper()}", "orderBy": f"ORDER_BY_{args.order_by.upper()}"}
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def boolean(text: str) -> bool:

@@ -17,8 +17,10 @@ from determined.experimental._enums import (
 from determined.experimental._experiment import Experiment
 from determined.experimental._metrics import TrialMetrics
 from determined.experimental._model import Model, ModelVersion
+from determined.experimental._project import Project
 from determined.experimental._trial import Trial
 from determined.experimental._user import User
+from determined.experimental._workspace import Workspace
 
 __all__ = [
     "Checkpoint",
@@ -35,9 +37,11 @@ __all__ = [
     "ModelSortBy",
     "ModelVersion",
     "OrderBy",
+    "Project",
     "Trial",
     "TrialMetrics",
     "TrialSortBy",
     "TrialState",
     "User",
+    "Workspace",
 ]

@@ -12,7 +12,7 @@ import yaml
 from determined.common import context
 from determined.common.api import Session, authentication, iterate
 from determined.common.api.token_store import TokenStore
-from determined.experimental import _checkpoint, _experiment, _metrics, _model, _trial, _user
+from determined.experimental import _checkpoint, _experiment, _metrics, _model, _trial, _user, _workspace
 from determined.experimental._enums import ExperimentSortBy, ExperimentState, ModelSortBy, OrderBy
 
 
@@ -199,6 +199,23 @@ class Determined:
     def get_model_labels(self) -> list[str]:
         """All labels that models bear."""
         return list(self._session.get_json("/api/v1/model/labels")["labels"])
+
+    # Workspaces.
+
+    def create_workspace(self, name: str) -> _workspace.Workspace:
+        """Raises APIException with status 409 when there is one already."""
+        return _workspace.create_workspace(self._session, name)
+
+    def get_workspace(self, name: str) -> _workspace.Workspace:
+        """Raises NotFoundException."""
+        return _workspace.get_workspace(self._session, name)
+
+    def list_workspaces(self) -> list[_workspace.Workspace]:
+        return list(_workspace.list_workspaces(self._session))
+
+    def delete_workspace(self, name: str) -> None:
+        """Delete it with its projects and their experiments; see `Workspace.delete`."""
+        self.get_workspace(name).delete()
 
     # Users.
 

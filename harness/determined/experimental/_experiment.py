@@ -139,6 +139,15 @@ class Experiment:
         self._do("unarchive")
         self.archived = False
 
+    def move_to_project(self, workspace_name: str, project_name: str) -> None:
+        """Raises NotFoundException when there is no such project, APIException when it is archived."""
+        from determined.experimental._workspace import get_workspace
+
+        project = get_workspace(self._session, workspace_name).get_project(project_name)
+        body = {"experimentId": self.id, "destinationProjectId": project.id}
+        self._session.post(f"{self._path()}/move", body)
+        self.reload()
+
     def delete(self) -> None:
         """Delete the experiment, its checkpoints and its logs. The master does so in the background."""
         self._session.delete(self._path())

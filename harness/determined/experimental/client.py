@@ -29,11 +29,13 @@ from determined.experimental import (
     ModelSortBy,
     ModelVersion,
     OrderBy,
+    Project,
     Trial,
     TrialMetrics,
     TrialSortBy,
     TrialState,
     User,
+    Workspace,
 )
 
 __all__ = [
@@ -51,15 +53,19 @@ __all__ = [
     "ModelSortBy",
     "ModelVersion",
     "OrderBy",
+    "Project",
     "Trial",
     "TrialMetrics",
     "TrialSortBy",
     "TrialState",
     "User",
+    "Workspace",
     "create_experiment",
     "create_model",
     "create_user",
+    "create_workspace",
     "current",
+    "delete_workspace",
     "get_checkpoint",
     "get_experiment",
     "get_model",
@@ -70,10 +76,12 @@ __all__ = [
     "get_trial",
     "get_user_by_id",
     "get_user_by_name",
+    "get_workspace",
     "iter_trials_metrics",
     "list_experiments",
     "list_models",
     "list_users",
+    "list_workspaces",
     "login",
     "logout",
     "whoami",
@@ -204,6 +212,23 @@ def get_models(
 
 def get_model_labels() -> list[str]:
     return _client().get_model_labels()
+
+
+def create_workspace(name: str) -> Workspace:
+    return _client().create_workspace(name)
+
+
+def get_workspace(name: str) -> Workspace:
+    return _client().get_workspace(name)
+
+
+def list_workspaces() -> list[Workspace]:
+    return _client().list_workspaces()
+
+
+def delete_workspace(name: str) -> None:
+    """Delete it with its projects and their experiments."""
+    _client().delete_workspace(name)
 
 
 def create_user(username: str, admin: bool, password: str | None = None, remote: bool = False) -> User:
