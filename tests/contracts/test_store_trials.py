@@ -87,6 +87,8 @@ def test_allocations_are_kept_in_every_field_and_in_order(store: Store) -> None:
     assert store.trials.allocation("none") is None
     assert store.trials.allocations("1.task-1") == [runs[1], runs[0]]
     assert store.trials.allocations("none") == []
+    assert store.trials.allocations_of(["none", "1.task-1"]) == [runs[1], runs[0]]
+    assert store.trials.allocations_of([]) == []
     assert store.trials.open_allocations() == [runs[2], runs[1]]
     commit(store, SaveAllocation(replace(runs[2], ended_at=5.0)))
     assert store.trials.open_allocations() == [runs[1]]
@@ -234,6 +236,10 @@ def test_checkpoints(store: Store) -> None:
     assert store.checkpoints.get("late") == made["late"]
     assert store.checkpoints.get("none") is None
     assert [one.uuid for one in store.checkpoints.find()] == ["a", "b", "gone", "late", "second", "third"]
+    assert [one.uuid for one in store.checkpoints.find(trial_ids=[1, 7])] == [
+        one.uuid for one in store.checkpoints.find(trial_id=1)
+    ]
+    assert store.checkpoints.find(trial_ids=[]) == []
     assert [one.uuid for one in store.checkpoints.find(experiment_id=1)] == [
         "a",
         "b",

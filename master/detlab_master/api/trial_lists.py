@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from detlab_master.api.body import Query
 from detlab_master.api.encode.checkpoints import CheckpointView
 from detlab_master.api.encode.trials import TrialView
-from detlab_master.api.paging import descending, ordered
+from detlab_master.api.paging import Paging, descending, ordered
 from detlab_master.core.metrics import TRAINING, VALIDATION, as_number
-from detlab_master.core.records import Checkpoint, Experiment, Trial
-from detlab_master.core.states import CheckpointState
+from detlab_master.core.records import Allocation, Checkpoint, Experiment, Trial
+from detlab_master.core.states import CheckpointState, TrialState
 from detlab_master.store.base import Page, Store
 
 TRIAL_STATES = (  # in the order of their numbers
@@ -35,27 +36,78 @@ CHECKPOINT_STATES = tuple(CheckpointState)  # in the order of their numbers
 # Trials
 
 
+_BY_STORE = {  # sorts, to the store's
+    "ID": "id",
+    "START_TIME": "start_time",
+    "END_TIME": "end_time",
+    "BEST_VALIDATION_METRIC": "searcher_metric",
+    "BATCHES_PROCESSED": "total_batches",
+    "RESTARTS": "restarts",
+}
+_REFINED = frozenset(TRIAL_STATES[9:])  # states that an ACTIVE one is shown in
+_CHUNK = 1000  # trials of which the store is asked at once
+
+
 def trial_view(store: Store, experiment: Experiment, trial: Trial) -> TrialView:
     """A trial with its checkpoints and allocations."""
-    return TrialView(
-        trial,
-        store.checkpoints.find(trial_id=trial.id),
-        store.trials.allocations(trial.task_id),
-        int(experiment.config.get("max_restarts", 0)),
-    )
+    return trial_views(store, experiment, [trial])[0]
 
 
-def trial_views(store: Store, experiment: Experiment) -> list[TrialView]:
-    """All trials of an experiment, by id."""
-    trials, _ = store.trials.find(experiment.id, None, Page())
+def trial_views(store: Store, experiment: Experiment, trials: Sequence[Trial]) -> list[TrialView]:
+    """Trials of an experiment with their checkpoints and allocations, in the same order."""
     checkpoints: dict[int, list[Checkpoint]] = {}
-    for checkpoint in store.checkpoints.find(experiment_id=experiment.id):
-        checkpoints.setdefault(checkpoint.trial_id, []).append(checkpoint)
+    allocations: dict[str, list[Allocation]] = {}
+    for start in range(0, len(trials), _CHUNK):
+        chunk = trials[start : start + _CHUNK]
+        for checkpoint in store.checkpoints.find(trial_ids=[trial.id for trial in chunk]):
+            checkpoints.setdefault(checkpoint.trial_id, []).append(checkpoint)
+        for allocation in store.trials.allocations_of([trial.task_id for trial in chunk]):
+            allocations.setdefault(allocation.task_id, []).append(allocation)
     max_restarts = int(experiment.config.get("max_restarts", 0))
     return [
-        TrialView(trial, checkpoints.get(trial.id, ()), store.trials.allocations(trial.task_id), max_restarts)
+        TrialView(trial, checkpoints.get(trial.id, ()), allocations.get(trial.task_id, ()), max_restarts)
         for trial in trials
     ]
+
+
+@dataclass(frozen=True)
+class TrialListing:
+    """What a query for an experiment's trials asks for."""
+
+    states: frozenset[str]  # empty: not filtered by them
+    sort: str
+    paging: Paging
+
+    @classmethod
+    def of(cls, query: Query) -> TrialListing:
+        states = frozenset(query.enums("states", TRIAL_STATES, "STATE_"))
+        return cls(states, query.enum("sortBy", list(TRIAL_SORTS), "SORT_BY_") or "ID", Paging.of(query))
+
+    @property
+    def by_store(self) -> bool:
+        """True when the store alone can filter and sort: a page costs a page."""
+        return self.sort in _BY_STORE and not self.states & _REFINED
+
+    def wants(self, stored: str, shown: str) -> bool:
+        return not self.states or not self.states.isdisjoint((stored, shown))
+
+
+def listed_trials(
+    store: Store, experiment: Experiment, listing: TrialListing
+) -> tuple[list[TrialView], int | None]:
+    """The page of trials and how many match in all; or, with None, all that match in the store's eyes.
+
+    In that case the caller filters by shown states, which the store does not know, and sorts.
+    """
+    stored = {"ACTIVE" if state in _REFINED else state for state in listing.states}
+    states = [TrialState(state) for state in sorted(stored)] or None
+    if not listing.by_store:
+        trials, _ = store.trials.find(experiment.id, states, Page())
+        return trial_views(store, experiment, trials), None
+    paging = listing.paging
+    page = Page(paging.offset, paging.limit, _BY_STORE[listing.sort], paging.descending)
+    trials, total = store.trials.find(experiment.id, states, page)
+    return trial_views(store, experiment, trials), total
 
 
 def _latest_metric(view: TrialView, metric: str) -> float | None:

@@ -16,11 +16,11 @@ from detlab_master.api.paging import Paging, ordered
 from detlab_master.api.trial_lists import (
     CHECKPOINT_STATES,
     TRIAL_SORTS,
-    TRIAL_STATES,
+    TrialListing,
     checkpoint_order,
     checkpoint_views,
+    listed_trials,
     trial_view,
-    trial_views,
 )
 from detlab_master.core.permissions import Access, Kind
 from detlab_master.core.records import Experiment
@@ -46,16 +46,20 @@ class ExperimentTrials(ApiHandler):
     async def get(self, experiment_id: str) -> None:
         query, experiment, now = self.query, self.found.experiment, self.services.now()
         assert experiment is not None
-        paging = Paging.of(query)
-        wanted = set(query.enums("states", TRIAL_STATES, "STATE_"))
-        key = TRIAL_SORTS[query.enum("sortBy", list(TRIAL_SORTS), "SORT_BY_") or "ID"]
-        metric = experiment.config.get("searcher", {}).get("metric", "")
-        views = await self.read(trial_views, self.services.store, experiment)
-        shown = [(view, self.services.experiments.shown_trial_state(view.trial)) for view in views]
-        if wanted:
-            shown = [(view, state) for view, state in shown if {state, str(view.trial.state)} & wanted]
-        shown = ordered(shown, lambda pair: key(pair[0], pair[1], now, metric), paging.descending)
-        page, pagination = paging.cut(shown)
+        listing = TrialListing.of(query)
+        key, paging = TRIAL_SORTS[listing.sort], listing.paging
+        views, total = await self.read(listed_trials, self.services.store, experiment, listing)
+        page: Sequence[tuple[encode.TrialView, str]] = [
+            (view, self.services.experiments.shown_trial_state(view.trial)) for view in views
+        ]
+        if total is None:
+            metric = experiment.config.get("searcher", {}).get("metric", "")
+            page = [(view, state) for view, state in page if listing.wants(view.trial.state, state)]
+            page = ordered(page, lambda pair: key(pair[0], pair[1], now, metric), paging.descending)
+            page, pagination = paging.cut(page)
+        else:
+            paging.within(total)
+            pagination = paging.shown(len(page), total)
         await self.reply_large(_trials, page, pagination, now)
 
 

@@ -218,6 +218,10 @@ class TrialReads(Protocol):
         """All runs of a task, by run_id."""
         ...
 
+    def allocations_of(self, task_ids: Sequence[str]) -> list[records.Allocation]:
+        """All runs of these tasks, by (task_id, run_id)."""
+        ...
+
     def open_allocations(self) -> list[records.Allocation]:
         """Those without ``ended_at``, in queue order."""
         ...
@@ -258,6 +262,7 @@ class CheckpointReads(Protocol):
         *,
         experiment_id: int | None = None,
         trial_id: int | None = None,
+        trial_ids: Sequence[int] | None = None,
         states: Sequence[CheckpointState] | None = None,
     ) -> list[records.Checkpoint]:
         """By (trial_id, steps_completed, reported_at)."""

@@ -44,6 +44,7 @@ class SqlCheckpoints:
         *,
         experiment_id: int | None = None,
         trial_id: int | None = None,
+        trial_ids: Sequence[int] | None = None,
         states: Sequence[CheckpointState] | None = None,
     ) -> list[records.Checkpoint]:
         statement = CHECKPOINTS.select()
@@ -51,6 +52,8 @@ class SqlCheckpoints:
             statement = statement.where(_c.experiment_id == experiment_id)
         if trial_id is not None:
             statement = statement.where(_c.trial_id == trial_id)
+        if trial_ids is not None:
+            statement = statement.where(_c.trial_id.in_(trial_ids))
         if states is not None:
             statement = statement.where(_c.state.in_(states))
         return self._reader.all(

@@ -258,6 +258,9 @@ class MemoryTrials(_Reads):
             found = [self._data.allocations[id] for id in self._data.allocations_of.get(task_id, ())]
         return sorted(found, key=lambda one: (one.run_id, one.queue_order))
 
+    def allocations_of(self, task_ids: Sequence[str]) -> list[records.Allocation]:
+        return [one for task_id in sorted(set(task_ids)) for one in self.allocations(task_id)]
+
     def open_allocations(self) -> list[records.Allocation]:
         with self._lock:
             found = [self._data.allocations[id] for id in self._data.open]
@@ -303,6 +306,7 @@ class MemoryCheckpoints(_Reads):
         *,
         experiment_id: int | None = None,
         trial_id: int | None = None,
+        trial_ids: Sequence[int] | None = None,
         states: Sequence[CheckpointState] | None = None,
     ) -> list[records.Checkpoint]:
         with self._lock:
@@ -314,7 +318,9 @@ class MemoryCheckpoints(_Reads):
             (
                 one
                 for one in found
-                if experiment_id in (None, one.experiment_id) and _among(one.state, states)
+                if experiment_id in (None, one.experiment_id)
+                and _among(one.trial_id, trial_ids)
+                and _among(one.state, states)
             ),
             key=lambda one: (one.trial_id, one.steps_completed, one.reported_at, one.uuid),
         )

@@ -232,7 +232,7 @@ allocations = sa.Table(
     sa.Column("priority", INT, nullable=False),
     sa.Column("state", EnumText(AllocationState), nullable=False),
     sa.Column("queued_at", sa.Double, nullable=False),
-    sa.Column("queue_order", INT, nullable=False),
+    sa.Column("queue_order", INT, nullable=False, index=True),  # a master that starts asks for the highest
     sa.Column("started_at", sa.Double),
     sa.Column("ended_at", sa.Double),
     sa.Column("containers", _CONTAINERS, nullable=False),

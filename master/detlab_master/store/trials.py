@@ -51,5 +51,9 @@ class SqlTrials:
     def allocations(self, task_id: str) -> list[records.Allocation]:
         return self._reader.all(ALLOCATIONS, _OF_TASK, key=task_id)
 
+    def allocations_of(self, task_ids: Sequence[str]) -> list[records.Allocation]:
+        statement = ALLOCATIONS.select().where(_a.task_id.in_(task_ids))
+        return self._reader.all(ALLOCATIONS, statement.order_by(_a.task_id, _a.run_id, _a.queue_order))
+
     def open_allocations(self) -> list[records.Allocation]:
         return self._reader.all(ALLOCATIONS, _OPEN)

@@ -7,9 +7,10 @@ import base64
 import hashlib
 import json
 import os
+import random
 import tarfile
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 from detlab_agent import protocol
 from detlab_agent.protocol import ContainerState as State
 from detlab_master.api import context
-from detlab_master.core.states import ExperimentState
+from detlab_master.core.states import ExperimentState, TrialState
 from detlab_master.store.writes import SaveExperiment, SaveTrial
 from master.api.rig import ALICE, BOB, CONFIG, T0, Answer, Rig
 
@@ -315,6 +316,70 @@ async def test_trials_and_checkpoints(rig: Rig) -> None:
     assert (await rig.call("GET", best, container=things.token)).json == {"metric": 0.75}
     await rig.keep(SaveTrial(replace(things.trial, searcher_metric=None)))
     assert (await rig.call("GET", best, container=things.token)).status == 404
+
+
+ATTRIBUTES: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "ID": lambda trial: trial["id"],
+    "START_TIME": lambda trial: trial["startTime"],
+    "END_TIME": lambda trial: trial["endTime"],
+    "STATE": lambda trial: trial["state"].removeprefix("STATE_"),
+    "BEST_VALIDATION_METRIC": lambda trial: trial["searcherMetricValue"],
+    "BATCHES_PROCESSED": lambda trial: trial["totalBatchesProcessed"],
+    "DURATION": lambda trial: trial["wallClockTime"],
+    "RESTARTS": lambda trial: trial["restarts"],
+    "CHECKPOINT_SIZE": lambda trial: int(trial["totalCheckpointSize"]),
+}
+
+
+async def test_pages_of_trials_are_parts_of_the_whole_sorted_list(rig: Rig) -> None:
+    """Whether the store sorts and cuts, or the API."""
+    things = await rig.things(state=ExperimentState.ACTIVE)
+    pick = random.Random(3)
+    states = [TrialState.ACTIVE, TrialState.COMPLETED, TrialState.ERROR, TrialState.PAUSED]
+    await rig.keep(
+        *(
+            SaveTrial(
+                replace(
+                    things.trial,
+                    id=things.trial.id + 1 + number,
+                    task_id=f"task {number}",
+                    state=pick.choice(states),
+                    start_time=T0 + pick.randint(0, 2),
+                    end_time=pick.choice([None, T0 + 5, T0 + 7]),
+                    searcher_metric=pick.choice([None, 0.5, 0.25]),
+                    total_batches=pick.randint(0, 2),
+                    restarts=pick.randint(0, 1),
+                )
+            )
+            for number in range(9)
+        )
+    )
+    path = f"/api/v1/experiments/{things.experiment.id}/trials"
+    everything = (await rig.call("GET", path)).json["trials"]
+    assert len(everything) == 10
+    for sort, value in ATTRIBUTES.items():
+        for order in ("ASC", "DESC"):
+            for wanted in ([], ["COMPLETED"], ["ERROR", "QUEUED"], ["ACTIVE", "PAUSED"]):
+                stored = {"ACTIVE" if state == "QUEUED" else state for state in wanted}
+                found = [
+                    trial
+                    for trial in everything
+                    if not wanted
+                    or {trial["state"].removeprefix("STATE_").replace("QUEUED", "ACTIVE")} & stored
+                ]
+                known = [trial for trial in found if value(trial) is not None]
+                known.sort(key=value, reverse=order == "DESC")
+                found = known + [trial for trial in found if value(trial) is None]
+                query = {"sortBy": f"SORT_BY_{sort}", "orderBy": f"ORDER_BY_{order}", "limit": 4, "offset": 2}
+                states_query = {"states": [f"STATE_{state}" for state in wanted]}
+                answer = await rig.call("GET", path, query={**query, **states_query})
+                if len(found) < 2:
+                    assert answer.status == 400
+                    continue
+                assert answer.json["trials"] == found[2:6], (sort, order, wanted)
+                page = answer.json["pagination"]
+                shown = (page["startIndex"], page["endIndex"], page["total"])
+                assert shown == (2, min(6, len(found)), len(found))
 
 
 async def test_workloads(rig: Rig) -> None:

@@ -255,6 +255,7 @@ def _create_trials() -> None:
     )
     op.create_index("ix_allocations_task_id", "allocations", ["task_id"])
     op.create_index("ix_allocations_ended_at_queue_order", "allocations", ["ended_at", "queue_order"])
+    op.create_index("ix_allocations_queue_order", "allocations", ["queue_order"])
 
 
 def _create_reports() -> None:
