@@ -123,7 +123,7 @@ def test_statistics_counted_one_by_one_are_those_of_all_values(values: list[floa
     known = metrics.TrialMetrics(report(steps, value) for steps, value in enumerate(values))
     found = dict(known.summary()["validation_metrics"]["loss"])
     numbers = [float(value) for value in values]
-    low, high, total = numbers[0], numbers[0], 0.0
+    low, high, total = numbers[0], numbers[0], -0.0
     for number in numbers:
         low, high, total = min(low, number), max(high, number), total + number
     plain = {"mean": total / len(numbers), "sum": total, "min": low, "max": high, "last": numbers[-1]}
