@@ -149,6 +149,9 @@ EXPERIMENT_FILTERS = st.builds(
     archived=st.none() | st.booleans(),
     project_id=st.sampled_from([None, 1, 2]),
     ids=st.none() | st.lists(st.integers(1, 45), max_size=30),
+    above_id=st.none() | st.integers(-1, 45),
+    below_id=st.none() | st.integers(-1, 45),
+    without_ids=st.lists(st.integers(1, 45), max_size=10),
     name=st.none() | st.sampled_from([*NAMES, "A", "%", "_", "É", "SS", "\\", "'"]) | st.text(max_size=2),
     description=st.none() | st.sampled_from([*NAMES, "ta", "é"]),
     labels=some(LABELS),
@@ -177,6 +180,9 @@ def test_experiments_are_found_as_a_list_comprehension_finds_them(
         and (where.archived is None or one.archived is where.archived)
         and (where.project_id is None or one.project_id == where.project_id)
         and (where.ids is None or one.id in where.ids)
+        and (where.above_id is None or one.id > where.above_id)
+        and (where.below_id is None or one.id < where.below_id)
+        and one.id not in where.without_ids
         and (where.name is None or where.name.casefold() in one.name.casefold())
         and (where.description is None or where.description.casefold() in one.description.casefold())
         and (where.labels is None or all(label in one.labels for label in where.labels))
@@ -184,6 +190,14 @@ def test_experiments_are_found_as_a_list_comprehension_finds_them(
     assert full_store.experiments.find(where, page) == expected_page(
         found, page, EXPERIMENT_ORDERS[page.order_by]
     )
+
+
+def test_labels_the_most_used_first(store: Store) -> None:
+    for id, labels in enumerate([("b", "a"), ("b",), ("c", "a"), ()], start=1):
+        commit(store, SaveExperiment(experiment(id, labels=labels, owner_id=1 if id < 3 else 2)))
+    assert store.experiments.labels(ExperimentFilter()) == ["a", "b", "c"]
+    assert store.experiments.labels(ExperimentFilter(owner_ids=[1])) == ["b", "a"]
+    assert store.experiments.labels(ExperimentFilter(owner_ids=[3])) == []
 
 
 @pytest.mark.parametrize("order_by", EXPERIMENT_ORDERS)

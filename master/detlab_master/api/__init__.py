@@ -102,6 +102,7 @@ ROUTES: tuple[Route, ...] = (
     Route(V1 + "/preview-hp-search", configurations.PreviewSearch),
     Route(V1 + "/experiment-config-schema", configurations.Schema),
     Route(V1 + "/experiments", experiments.Experiments),
+    Route(V1 + "/experiment/labels", experiments.ExperimentLabels),
     Route(V1 + "/experiments/continue", experiments.ContinueExperiment),
     Route(_EXPERIMENT, experiments.OneExperiment),
     *(

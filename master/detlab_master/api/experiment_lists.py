@@ -15,6 +15,7 @@ from detlab_master.core.states import ExperimentState
 from detlab_master.store.base import ExperimentFilter, ExperimentTotals, Page, Store
 
 DEFAULT_LIMIT = 100
+_BIG = 1 << 62  # beyond every id, and still a number that databases know
 REFINED = ("QUEUED", "PULLING", "STARTING", "RUNNING")  # states that an ACTIVE one is shown in
 _STATES = (  # in the order of their numbers
     "ACTIVE",
@@ -51,31 +52,15 @@ _SORTS = {  # to the store's; those of "" are not sorted by the store
 
 
 @dataclass(frozen=True)
-class IdRange:
-    """experimentIdFilter; None does not filter."""
-
-    above: int | None = None  # exclusive
-    below: int | None = None  # exclusive
-    without: Sequence[int] = ()
-
-    def holds(self, number: int) -> bool:
-        return (
-            (self.above is None or number > self.above)
-            and (self.below is None or number < self.below)
-            and number not in self.without
-        )
-
-
-@dataclass(frozen=True)
 class Listing:
     """What a query for experiments asks for."""
 
     where: ExperimentFilter
     users: Sequence[str]  # names; beside `where.owner_ids`
     shown: frozenset[str]  # shown states that are wanted; empty: not filtered by them
-    ids: IdRange
     sort: str
     paging: Paging
+    best_trials: bool  # are shown too
 
     @classmethod
     def of(cls, query: Query, principal: Principal) -> Listing:
@@ -96,6 +81,9 @@ class Listing:
             archived=query.optional_flag("archived"),
             project_id=query.optional_integer("projectId") or None,
             ids=query.integers("experimentIdFilter.incl") or None,
+            above_id=_bound(query, "gt", "gte", -1),
+            below_id=_bound(query, "lt", "lte", 1),
+            without_ids=query.integers("experimentIdFilter.notIn"),
             name=query.optional_text("name") or None,
             description=query.optional_text("description") or None,
             labels=query.texts("labels") or None,
@@ -104,9 +92,9 @@ class Listing:
             where=where,
             users=query.texts("users"),
             shown=frozenset(states) if set(states) & set(REFINED) else frozenset(),
-            ids=_id_range(query),
             sort=query.enum("sortBy", list(_SORTS), "SORT_BY_") or "ID",
             paging=Paging(query.integer("offset", 0), limit, descending(query)),
+            best_trials=query.flag("showTrialData"),
         )
 
     def wants(self, stored: str, shown: str) -> bool:
@@ -116,18 +104,16 @@ class Listing:
     @property
     def by_store(self) -> bool:
         """True when the store alone can filter and sort."""
-        return not self.shown and self.ids == IdRange() and bool(_SORTS[self.sort])
+        return not self.shown and bool(_SORTS[self.sort])
 
 
-def _id_range(query: Query) -> IdRange:
-    def bound(name: str, inclusive: str, step: int) -> int | None:
-        bounds = [query.optional_integer(f"experimentIdFilter.{name}")]
-        including = query.optional_integer(f"experimentIdFilter.{inclusive}")
-        bounds.append(None if including is None else including + step)
-        given = [b for b in bounds if b is not None]
-        return (max if step < 0 else min)(given, default=None)
-
-    return IdRange(bound("gt", "gte", -1), bound("lt", "lte", 1), query.integers("experimentIdFilter.notIn"))
+def _bound(query: Query, name: str, inclusive: str, step: int) -> int | None:
+    """The narrower of an exclusive and an inclusive bound of ids, as an exclusive one."""
+    exclusive = query.optional_integer(f"experimentIdFilter.{name}")
+    including = query.optional_integer(f"experimentIdFilter.{inclusive}")
+    given = [b for b in (exclusive, None if including is None else including + step) if b is not None]
+    bound = (max if step < 0 else min)(given, default=None)
+    return None if bound is None else max(-_BIG, min(bound, _BIG))
 
 
 def matching(store: Store, listing: Listing) -> tuple[list[Experiment], int | None]:
@@ -144,7 +130,7 @@ def matching(store: Store, listing: Listing) -> tuple[list[Experiment], int | No
     if listing.by_store:
         return store.experiments.find(where, Page(paging.offset, paging.limit, order, paging.descending))
     records, _ = store.experiments.find(where, Page(order_by=order or "id", descending=paging.descending))
-    return [record for record in records if listing.ids.holds(record.id)], None
+    return records, None
 
 
 def arranged(store: Store, listing: Listing, records: Sequence[Experiment]) -> tuple[list[Experiment], int]:
@@ -176,10 +162,10 @@ def best_trial(store: Store, experiment: Experiment) -> Trial | None:
 
 def view(store: Store, experiment: Experiment) -> ExperimentView:
     """What is shown of one experiment; also of one that was only validated and is not in the store."""
-    return views(store, [experiment])[0]
+    return views(store, [experiment], best_trials=True)[0]
 
 
-def views(store: Store, experiments: Sequence[Experiment]) -> list[ExperimentView]:
+def views(store: Store, experiments: Sequence[Experiment], best_trials: bool) -> list[ExperimentView]:
     """What is shown of experiments, each owner, project and workspace read once."""
     users: dict[Any, User | None] = {}
     projects: dict[Any, Project | None] = {}
@@ -197,7 +183,7 @@ def views(store: Store, experiments: Sequence[Experiment]) -> list[ExperimentVie
                 project=project,
                 workspace=workspace,
                 totals=totals.get(experiment.id) or ExperimentTotals(experiment.id),
-                best_trial=best_trial(store, experiment),
+                best_trial=best_trial(store, experiment) if best_trials else None,
             )
         )
     return found

@@ -14,9 +14,10 @@ from detlab_master.api.experiment_lists import Listing, arranged, best_trial, ma
 from detlab_master.api.unpacking import Unpacker
 from detlab_master.core.errors import NotFound
 from detlab_master.core.experiment_edit import ExperimentEdit
-from detlab_master.core.permissions import Access, Kind
+from detlab_master.core.permissions import Access, Kind, visible_owners
 from detlab_master.core.records import Experiment
 from detlab_master.engine.submissions import CreateExperiment
+from detlab_master.store.base import ExperimentFilter
 
 if TYPE_CHECKING:
     from detlab_master.engine.services import Services
@@ -55,7 +56,7 @@ class Experiments(ExperimentHandler):
             records = [record for record in records if listing.wants(str(record.state), shown_state(record))]
             page = await self.read(arranged, store, listing, records)
             records, count = page
-        found = await self.read(views, store, records)
+        found = await self.read(views, store, records, listing.best_trials)
         states = [shown_state(record) for record in records]
         await self.reply_large(
             _page, found, states, listing.paging.shown(len(records), count), self.services.now()
@@ -176,6 +177,19 @@ class ExperimentLabel(ApiHandler):
     async def _edit(self, edit: ExperimentEdit) -> None:
         edited = await self.services.experiments.edit(self.path_integer(Kind.EXPERIMENT), edit)
         self.reply({"labels": list(edited.labels)})
+
+
+class ExperimentLabels(ApiHandler):
+    """All labels of the experiments that one sees, the most used first."""
+
+    rules: ClassVar = {"GET": Rule(Access.SIGNED_IN)}
+
+    async def get(self) -> None:
+        where = ExperimentFilter(
+            owner_ids=visible_owners(self.principal),
+            project_id=self.query.optional_integer("projectId") or None,
+        )
+        self.reply({"labels": await self.read(self.services.store.experiments.labels, where)})
 
 
 class ContinueExperiment(ExperimentHandler):

@@ -52,6 +52,9 @@ class ExperimentFilter:
     archived: bool | None = None
     project_id: int | None = None
     ids: Sequence[int] | None = None
+    above_id: int | None = None  # exclusive
+    below_id: int | None = None  # exclusive
+    without_ids: Sequence[int] = ()
     name: str | None = None  # substring, case-insensitive
     description: str | None = None  # substring, case-insensitive
     labels: Sequence[str] | None = None  # has all of them
@@ -191,6 +194,10 @@ class ExperimentReads(Protocol):
 
     def collections_due(self) -> list[int]:
         """The ids of those with ``gc_due``, the longest waiting first."""
+        ...
+
+    def labels(self, where: ExperimentFilter) -> list[str]:
+        """Of those that match, the most used label first, equals by name."""
         ...
 
     def contexts(self) -> set[str]:

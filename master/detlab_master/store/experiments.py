@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import sqlalchemy as sa
@@ -51,6 +52,12 @@ _ORDERS: Final[dict[str, ColumnElement[Any]]] = {
 }
 
 
+def by_use(labels: Iterable[str]) -> list[str]:
+    """Each label once, the most used first, equals by name."""
+    used = Counter(labels)
+    return sorted(used, key=lambda label: (-used[label], label))
+
+
 class SqlExperiments:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
@@ -68,6 +75,10 @@ class SqlExperiments:
     def collections_due(self) -> list[int]:
         due = sa.select(_e.id).where(_e.gc_due.is_not(None)).order_by(_e.gc_due, _e.id)
         return [row[0] for row in self._reader.rows(due)]
+
+    def labels(self, where: ExperimentFilter) -> list[str]:
+        found = self._reader.rows(sa.select(_e.labels).where(*self._conditions(where)))
+        return by_use(label for (labels,) in found for label in labels)
 
     def contexts(self) -> set[str]:
         return {row[0] for row in self._reader.rows(sa.select(_e.context_sha256).distinct())}
@@ -111,6 +122,12 @@ class SqlExperiments:
             found.append(_e.project_id == where.project_id)
         if where.ids is not None:
             found.append(_e.id.in_(where.ids))
+        if where.above_id is not None:
+            found.append(_e.id > where.above_id)
+        if where.below_id is not None:
+            found.append(_e.id < where.below_id)
+        if where.without_ids:
+            found.append(_e.id.not_in(where.without_ids))
         if where.name is not None:
             found.append(self._reader.contains(_e.folded_name, where.name.casefold()))
         if where.description is not None:

@@ -23,7 +23,7 @@ from detlab_master.store.base import (
     WorkloadFilter,
 )
 from detlab_master.store.checkpoints import storage_digest
-from detlab_master.store.experiments import KEPT_CHECKPOINTS
+from detlab_master.store.experiments import KEPT_CHECKPOINTS, by_use
 from detlab_master.store.logs import line_test
 from detlab_master.store.reading import first_of
 from detlab_master.store.workloads import workload_order
@@ -192,6 +192,10 @@ class MemoryExperiments(_Reads):
             due = [(one.gc_due, one.id) for one in self._data.experiments.values() if one.gc_due is not None]
         return [id for _, id in sorted(due)]
 
+    def labels(self, where: ExperimentFilter) -> list[str]:
+        found, _ = self.find(where, Page())
+        return by_use(label for one in found for label in one.labels)
+
     def contexts(self) -> set[str]:
         with self._lock:
             return {one.context_sha256 for one in self._data.experiments.values()}
@@ -228,6 +232,9 @@ def _matches(experiment: records.Experiment, where: ExperimentFilter) -> bool:
         and (where.archived is None or experiment.archived == where.archived)
         and (where.project_id is None or experiment.project_id == where.project_id)
         and _among(experiment.id, where.ids)
+        and (where.above_id is None or experiment.id > where.above_id)
+        and (where.below_id is None or experiment.id < where.below_id)
+        and experiment.id not in where.without_ids
         and (where.name is None or where.name.casefold() in experiment.name.casefold())
         and (where.description is None or where.description.casefold() in experiment.description.casefold())
         and (where.labels is None or set(where.labels) <= set(experiment.labels))

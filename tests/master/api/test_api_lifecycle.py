@@ -198,3 +198,31 @@ async def test_settings_of_resources_are_kept_and_checked(rig: Rig) -> None:
         answer = await rig.call("PATCH", path, {"resources": wrong})
         assert (answer.status, "it must be" in answer.error) == (400, True), wrong
     assert (await shown(rig, number))["config"]["resources"] == kept
+
+
+async def test_labels_of_all_that_one_sees(rig: Rig) -> None:
+    for labels in ("[b, a]", "[b]"):
+        await create(rig, f"{CONFIG}labels: {labels}\n")
+    answer = await rig.call("GET", "/api/v1/experiment/labels")
+    assert answer.json == {"labels": ["b", "a"]}
+    assert (await rig.call("GET", "/api/v1/experiment/labels", by="bob")).json == {"labels": []}
+    elsewhere = await rig.call("GET", "/api/v1/experiment/labels", query={"projectId": 99})
+    assert elsewhere.json == {"labels": []}
+
+
+async def test_lists_show_the_best_trial_when_asked(rig: Rig) -> None:
+    things = await rig.things()
+    for asked, best in ((None, None), ("false", None), ("true", things.trial.id)):
+        query = {} if asked is None else {"showTrialData": asked}
+        (found,) = (await rig.call("GET", "/api/v1/experiments", query=query)).json["experiments"]
+        assert found["bestTrialId"] == best
+    assert (await shown(rig, things.experiment.id))["bestTrialId"] == things.trial.id
+
+
+@pytest.mark.parametrize("bound", ["gt", "gte", "lt", "lte"])
+async def test_ids_beyond_all_ids(rig: Rig, bound: str) -> None:
+    number = await create(rig)
+    for far in (2**63 - 1, -(2**63)):
+        answer = await rig.call("GET", "/api/v1/experiments", query={f"experimentIdFilter.{bound}": far})
+        found = [e["id"] for e in answer.json["experiments"]]
+        assert found == ([number] if (far > 0) == bound.startswith("l") else [])
