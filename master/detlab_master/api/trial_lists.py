@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from detlab_master.api.body import Query
 from detlab_master.api.encode.checkpoints import CheckpointView
 from detlab_master.api.encode.trials import TrialView
-from detlab_master.api.paging import Paging, descending, ordered
+from detlab_master.api.encode.wire import Object
+from detlab_master.api.paging import Paging, ordered
 from detlab_master.core.metrics import TRAINING, VALIDATION, as_number
 from detlab_master.core.records import Allocation, Checkpoint, Experiment, Trial
 from detlab_master.core.states import CheckpointState, TrialState
@@ -149,51 +150,76 @@ def checkpoint_view(
     )
 
 
-def checkpoint_views(store: Store, experiment: Experiment, trial_id: int | None) -> list[CheckpointView]:
-    """The checkpoints of an experiment, or of one trial of it."""
-    if trial_id is None:
-        found = store.checkpoints.find(experiment_id=experiment.id)
-    else:
-        found = store.checkpoints.find(trial_id=trial_id)
-    trials = {number: store.trials.get(number) for number in {checkpoint.trial_id for checkpoint in found}}
-    return [
-        checkpoint_view(store, experiment, checkpoint, trials[checkpoint.trial_id]) for checkpoint in found
-    ]
-
-
-_CHECKPOINT_SORTS: dict[str, Callable[[CheckpointView], Any]] = {
-    "UUID": lambda view: view.checkpoint.uuid,
-    "TRIAL_ID": lambda view: view.checkpoint.trial_id,
-    "BATCH_NUMBER": lambda view: view.checkpoint.steps_completed,
-    "END_TIME": lambda view: view.checkpoint.reported_at,
-    "STATE": lambda view: str(view.checkpoint.state),
-    "SEARCHER_METRIC": lambda view: view.searcher_metric,
+_SEARCHER_METRIC = "SEARCHER_METRIC"
+_CHECKPOINT_SORTS: dict[str, Callable[[Checkpoint], Any]] = {
+    "UUID": lambda checkpoint: checkpoint.uuid,
+    "TRIAL_ID": lambda checkpoint: checkpoint.trial_id,
+    "BATCH_NUMBER": lambda checkpoint: checkpoint.steps_completed,
+    "END_TIME": lambda checkpoint: checkpoint.reported_at,
+    "STATE": lambda checkpoint: str(checkpoint.state),
 }
 
 
-def checkpoint_order(
-    query: Query, experiment: Experiment
-) -> Callable[[Sequence[CheckpointView]], list[CheckpointView]]:
-    """How a query wants checkpoints sorted: by an attribute, or by a validation metric of that name.
+@dataclass(frozen=True)
+class CheckpointListing:
+    """What a query for the checkpoints of an experiment or a trial asks for."""
 
-    By the searcher metric and without a direction the best one comes first.
+    states: Sequence[CheckpointState]  # empty: not filtered by them
+    sort: str  # an attribute, or ""
+    metric: str  # the validation metric that is sorted by, or ""
+    paging: Paging
+
+    @classmethod
+    def of(cls, query: Query, experiment: Experiment) -> CheckpointListing:
+        """By the searcher metric and without a direction the best one comes first."""
+        sort = query.enum("sortByAttr", [*_CHECKPOINT_SORTS, _SEARCHER_METRIC], "SORT_BY_") or ""
+        metric = query.text("sortByMetric", "")
+        if sort and metric:
+            raise query.refuse("sortByMetric", f"give it or sortByAttr (SORT_BY_{sort}), not both")
+        states = [CheckpointState(state) for state in query.enums("states", CHECKPOINT_STATES, "STATE_")]
+        paging = Paging.of(query)
+        if sort == _SEARCHER_METRIC:
+            searcher = experiment.config.get("searcher", {})
+            sort, metric = "", searcher.get("metric", "")
+            if not query.text("orderBy", ""):
+                paging = replace(paging, descending=not searcher.get("smaller_is_better", True))
+        return cls(states, sort, metric, paging)
+
+
+def listed_checkpoints(
+    store: Store, experiment: Experiment, trial_id: int | None, listing: CheckpointListing
+) -> tuple[list[CheckpointView], Object]:
+    """The page of the checkpoints of an experiment, or of one trial of it, and its v1Pagination.
+
+    Raises:
+        Invalid: the offset lies behind the end.
     """
-    sort = query.enum("sortByAttr", list(_CHECKPOINT_SORTS), "SORT_BY_")
-    metric = query.text("sortByMetric", "")
-    if sort and metric:
-        raise query.refuse("sortByMetric", f"give it or sortByAttr (SORT_BY_{sort}), not both")
-    down = descending(query)
-    if sort == "SEARCHER_METRIC" and not query.text("orderBy", ""):
-        down = not experiment.config.get("searcher", {}).get("smaller_is_better", True)
+    states = listing.states or None
+    if trial_id is None:
+        found = store.checkpoints.find(experiment_id=experiment.id, states=states)
+    else:
+        found = store.checkpoints.find(trial_id=trial_id, states=states)
+    down = listing.paging.descending
+    if listing.metric:
+        values = _validation_values(store, found, listing.metric)
+        found = ordered(found, lambda checkpoint: values[checkpoint.uuid], down)
+    elif listing.sort:
+        found = ordered(found, _CHECKPOINT_SORTS[listing.sort], down)
+    elif down:  # without a word on it, they stay in the store's order: by trial, then step
+        found.reverse()
+    page, pagination = listing.paging.cut(found)
+    trials = {number: store.trials.get(number) for number in {checkpoint.trial_id for checkpoint in page}}
+    views = [
+        checkpoint_view(store, experiment, checkpoint, trials[checkpoint.trial_id]) for checkpoint in page
+    ]
+    return views, pagination
 
-    def order(views: Sequence[CheckpointView]) -> list[CheckpointView]:
-        if metric:
-            return ordered(views, lambda view: as_number((view.validation or {}).get(metric)), down)
-        # Without a word on it, they stay in the store's order: by trial, then step.
-        return (
-            ordered(views, _CHECKPOINT_SORTS[sort], down)
-            if sort
-            else list(reversed(views) if down else views)
-        )
 
-    return order
+def _validation_values(store: Store, found: Sequence[Checkpoint], metric: str) -> dict[str, float | None]:
+    """The metric of the validation at each checkpoint's step, by the checkpoint's uuid."""
+    trial_ids = sorted({checkpoint.trial_id for checkpoint in found})
+    known: dict[tuple[int, int], float | None] = {}
+    for start in range(0, len(trial_ids), _CHUNK):
+        for report in store.metrics.reports(trial_ids[start : start + _CHUNK], VALIDATION):
+            known[report.trial_id, report.steps_completed] = as_number(report.metrics.get(metric))
+    return {one.uuid: known.get((one.trial_id, one.steps_completed)) for one in found}

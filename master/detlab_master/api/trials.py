@@ -14,11 +14,10 @@ from detlab_master.api.encode import wire
 from detlab_master.api.encode.checkpoints import CheckpointView
 from detlab_master.api.paging import Paging, ordered
 from detlab_master.api.trial_lists import (
-    CHECKPOINT_STATES,
     TRIAL_SORTS,
+    CheckpointListing,
     TrialListing,
-    checkpoint_order,
-    checkpoint_views,
+    listed_checkpoints,
     listed_trials,
     trial_view,
 )
@@ -72,12 +71,10 @@ class CheckpointsOf(ApiHandler):
 
     async def reply_checkpoints(self, experiment: Experiment | None, trial_id: int | None) -> None:
         assert experiment is not None
-        query = self.query
-        paging, order = Paging.of(query), checkpoint_order(query, experiment)
-        states = set(query.enums("states", CHECKPOINT_STATES, "STATE_"))
-        views = await self.read(checkpoint_views, self.services.store, experiment, trial_id)
-        views = [view for view in views if not states or str(view.checkpoint.state) in states]
-        page, pagination = paging.cut(order(views))
+        listing = CheckpointListing.of(self.query, experiment)
+        page, pagination = await self.read(
+            listed_checkpoints, self.services.store, experiment, trial_id, listing
+        )
         await self.reply_large(_checkpoints, page, pagination)
 
 

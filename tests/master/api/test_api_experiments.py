@@ -24,8 +24,9 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 from detlab_agent import protocol
 from detlab_agent.protocol import ContainerState as State
 from detlab_master.api import context
-from detlab_master.core.states import ExperimentState, TrialState
-from detlab_master.store.writes import SaveExperiment, SaveTrial
+from detlab_master.core.records import MetricReport
+from detlab_master.core.states import CheckpointState, ExperimentState, TrialState
+from detlab_master.store.writes import InsertReport, SaveCheckpoint, SaveExperiment, SaveTrial
 from master.api.rig import ALICE, BOB, CONFIG, T0, Answer, Rig
 
 DEVICES = (protocol.Device(0, protocol.DeviceType.CPU, "cpu", "cpu-0"),)
@@ -380,6 +381,65 @@ async def test_pages_of_trials_are_parts_of_the_whole_sorted_list(rig: Rig) -> N
                 page = answer.json["pagination"]
                 shown = (page["startIndex"], page["endIndex"], page["total"])
                 assert shown == (2, min(6, len(found)), len(found))
+
+
+async def test_pages_of_checkpoints_are_parts_of_the_whole_sorted_list(rig: Rig) -> None:
+    things = await rig.things()
+    pick = random.Random(4)
+    trial, steps = things.trial, range(300, 1100, 100)
+    await rig.keep(
+        *(
+            SaveCheckpoint(
+                replace(
+                    things.checkpoint,
+                    uuid=str(uuid.uuid4()),
+                    steps_completed=step,
+                    reported_at=T0 + pick.randint(0, 3),
+                    state=pick.choice([CheckpointState.COMPLETED, CheckpointState.DELETED]),
+                )
+            )
+            for step in steps
+        ),
+        *(
+            InsertReport(
+                MetricReport(
+                    trial.id,
+                    trial.run_id,
+                    "validation",
+                    step,
+                    T0,
+                    {"accuracy": pick.choice([0.5, 0.7, "NaN"])},
+                )
+            )
+            for step in steps[::2]
+        ),
+    )
+    path = f"/api/v1/experiments/{things.experiment.id}/checkpoints"
+    everything = (await rig.call("GET", path)).json["checkpoints"]
+    assert [one["metadata"]["steps_completed"] for one in everything] == [200] * 9
+
+    def accuracy(one: dict[str, Any]) -> float | None:
+        value = one["training"]["validationMetrics"]["avgMetrics"].get("accuracy")
+        return value if isinstance(value, float) else None
+
+    keys: dict[str, Callable[[dict[str, Any]], Any]] = {
+        "sortByAttr=SORT_BY_UUID": lambda one: one["uuid"],
+        "sortByAttr=SORT_BY_STATE": lambda one: one["state"],
+        "sortByAttr=SORT_BY_END_TIME": lambda one: one["reportTime"],
+        "sortByAttr=SORT_BY_SEARCHER_METRIC": accuracy,
+        "sortByMetric=accuracy": accuracy,
+    }
+    for sort, key in keys.items():
+        for order in ("ASC", "DESC"):
+            for state in ("COMPLETED", "DELETED"):
+                found = [one for one in everything if one["state"] == f"STATE_{state}"]
+                known = [one for one in found if key(one) is not None]
+                known.sort(key=key, reverse=order == "DESC")
+                found = known + [one for one in found if key(one) is None]
+                query = f"{sort}&orderBy=ORDER_BY_{order}&states=STATE_{state}&limit=2&offset=1"
+                answer = (await rig.call("GET", f"{path}?{query}")).json
+                assert answer["checkpoints"] == found[1:3], query
+                assert answer["pagination"]["total"] == len(found)
 
 
 async def test_workloads(rig: Rig) -> None:
