@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from agent.fake_master import AgentProcess, FakeMaster
+from detlab_agent.drivers.launching import tmp_folder
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ async def agent(master: FakeMaster, agent_folder: Path) -> AsyncIterator[AgentPr
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             os.kill(json.loads((folder / "shim.json").read_text())["pid"], signal.SIGUSR1)
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(json.loads((folder / "launch.json").read_text())["env"]["TMPDIR"])
+            shutil.rmtree(tmp_folder(folder))
     left = [p for p in psutil.process_iter() if _belongs_to(p, process.data_dir)]
     _, alive = psutil.wait_procs(left, timeout=10)
     assert not alive, "these processes were left running"

@@ -37,6 +37,7 @@ from detlab_agent.protocol import (
     decode,
     encode,
 )
+from support.run_as import run_as
 
 TOKEN = "the-agent-token"
 OWNER_UID = 70001
@@ -206,25 +207,6 @@ def make_spec(*command: str, **changes: Any) -> ContainerSpec:
     return ContainerSpec(**(values | changes))
 
 
-# Puts on another uid and executes the rest. The Python may lie in root's own folder, so it takes a view that has it.
-_RUN_AS = """
-import os, sys
-from pathlib import Path
-from detlab_agent.drivers.mounts import Need, plan_mounts
-from detlab_agent.namespace import enter_mount_namespace
-from detlab_agent.pythons import find_pythons
-uid, folder = int(sys.argv[1]), Path(sys.argv[2])
-needs = [Need(path, "python") for path in find_pythons({})[None].paths] + [Need(folder, "folder", read_only=False)]
-(folder / "root").mkdir(exist_ok=True)
-enter_mount_namespace([list(step) for step in plan_mounts(needs, (), uid).steps], str(folder / "root"))
-os.chdir("/")
-os.setgroups([])
-os.setgid(uid)
-os.setuid(uid)
-os.execv(sys.argv[3], sys.argv[3:])
-"""
-
-
 class AgentProcess:
     """A real agent in a process of its own; `start` after `kill` is a restart on the same data folder."""
 
@@ -237,13 +219,15 @@ class AgentProcess:
         self.token_file.chmod(0o600)
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, *flags: str, uid: int | None = None, **environ: str) -> None:
-        """`uid`: not as root, but as this one."""
+    def start(
+        self, *flags: str, uid: int | None = None, user_namespaces: bool = True, **environ: str
+    ) -> None:
+        """`uid`: not as root, but as this one, which the kernel may be told to give no `user_namespaces`."""
         folder = self.data_dir.parent
         if uid is not None:
             for path in (folder, self.token_file):
                 os.chown(path, uid, uid)
-        run_as = [] if uid is None else ["-c", _RUN_AS, str(uid), str(folder), sys.executable]
+        prefix = [] if uid is None else run_as(uid, folder, user_namespaces=user_namespaces)
         with self.log.open("ab") as log:
             known = {
                 "master-url": self.master_url,
@@ -253,8 +237,8 @@ class AgentProcess:
             }
             self._process = subprocess.Popen(
                 [
+                    *prefix,
                     sys.executable,
-                    *run_as,
                     "-m",
                     "detlab_agent",
                     *(f"--{k}={v}" for k, v in known.items()),

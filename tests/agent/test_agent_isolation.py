@@ -95,6 +95,7 @@ async def test_root_runs_no_task_under_a_system_account(
 
 
 @as_root
+@pytest.mark.parametrize("agent_folder", ["closed", "open"], indirect=True)
 async def test_bind_mounts(master: FakeMaster, running: AgentProcess, tmp_path: Path) -> None:
     shared, data = tmp_path / "closed" / "shared", tmp_path / "closed" / "data"
     for path in (shared, data):
@@ -105,6 +106,7 @@ async def test_bind_mounts(master: FakeMaster, running: AgentProcess, tmp_path: 
     script = f"""
 import os
 open("{shared}/made", "w").close()
+open("mine", "w").close()
 open("/determined_shared_fs/too", "w").close()
 print(open("/determined_data/file").read(), open("inputs/file").read())
 try:

@@ -199,14 +199,14 @@ class Submissions:
         image = task_spec.image(config, pool.slot_type or "cpu")
         refusal = pool.environments.get(image)
         if refusal and self._defaults.reject_impossible:
-            raise Invalid(f"environment.image is {image!r}, and no agent can run it: {refusal}")
+            raise Invalid(f"<config>.environment.image: is {image!r}, which no agent can run: {refusal}")
         if refusal:
-            return [f"environment.image is {image!r}, and no agent can run it now: {refusal}"]
+            return [f"<config>.environment.image: is {image!r}, which no agent can run now: {refusal}"]
         if refusal is None and pool.agents and image not in ("", DEFAULT_IMAGE, DEFAULT_ROCM_IMAGE):
             known = ", ".join(sorted(pool.environments)) or "none"
             warning = (
-                f"environment.image {image!r} is not used: tasks run as processes, with the agent's own Python or an"
-                f" environment of its agent.yaml; agents of the pool {name!r} have: {known}"
+                f"<config>.environment.image: has no effect: {image!r} is no Python environment of an agent of the"
+                f" resource pool {name!r} (there are: {known}), so trials run with the agent's own Python."
             )
             return [warning]
         return []

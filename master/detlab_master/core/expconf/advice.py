@@ -12,7 +12,6 @@ from detlab_master.core.expconf.schema import ExperimentConfig, Optimizations
 _AS_PROCESS = "tasks run as processes of the agent"
 # What no part of Detlab heeds, and why.
 _UNHEEDED: Mapping[tuple[str, ...], str] = {
-    ("environment", "image"): f"{_AS_PROCESS}, with its Python",
     ("environment", "force_pull_image"): f"{_AS_PROCESS}, from no image",
     ("environment", "registry_auth"): f"{_AS_PROCESS}, from no image",
     ("environment", "add_capabilities"): f"{_AS_PROCESS}, without capabilities",
