@@ -219,6 +219,7 @@ def _bodies(scene: Scene) -> dict[tuple[str, str], Any]:
             "parentId": target.experiment_id,
         },
         ("PATCH", api + "/experiments/{experiment_id}"): {"name": "stolen"},
+        ("POST", api + "/experiments/continue"): {"id": target.experiment_id},
         ("POST", trial + "/metrics"): {
             "group": "validation",
             "metrics": {**report, "metrics": {"avgMetrics": {"accuracy": 99.0}}},
