@@ -50,6 +50,19 @@ def test_numbers_of_numpy_become_numbers() -> None:
     }
 
 
+def test_a_choice_of_architectures_has_hyperparameters_of_their_own() -> None:
+    nets = [{"kind": "cnn", "blocks": randint(2, 5)}, {"kind": "mlp", "width": loguniform(8, 64, base=2)}]
+    expected = {
+        "type": "categorical",
+        "vals": [
+            {"kind": "cnn", "blocks": {"type": "int", "minval": 2, "maxval": 5}},
+            {"kind": "mlp", "width": {"type": "log", "base": 2.0, "minval": 3.0, "maxval": 6.0}},
+        ],
+    }
+    assert space({"net": nets}) == space({"net": choice(nets)}) == {"net": expected}
+    assert varies({"net": expected})
+
+
 @given(st.floats(1e-12, 1e12), st.floats(1.001, 1e6), st.floats(1.5, 100))
 def test_log_exponents_are_those_of_the_ends(low: float, ratio: float, base: float) -> None:
     made = loguniform(low, low * ratio, base=base)
