@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from determined.cli import render, terminal
+from determined.cli.logs import add_retention
 from determined.cli.parser import Subparsers, command, group, not_negative
 
 
@@ -31,6 +32,8 @@ def register(verbs: Subparsers) -> None:
     ):
         p.add_argument(name, type=not_negative, required=True, metavar="N", help=f"how many {meaning}")
     p.add_argument("--yes", action="store_true", help="do not ask")
+
+    add_retention(properties, "experiment")
 
     labels = group(verbs, "label", "add or remove a label")
     for verb in ("add", "remove"):

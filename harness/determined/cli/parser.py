@@ -38,6 +38,7 @@ def build() -> argparse.ArgumentParser:
         model,
         preview,
         project,
+        task,
         template,
         trial,
         user,
@@ -68,6 +69,7 @@ def build() -> argparse.ArgumentParser:
     workspace.register(commands)
     project.register(commands)
     template.register(commands)
+    task.register(commands)
     user.register(commands)
     cluster.register(commands)
     return parser

@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from determined.cli import render, terminal
-from determined.cli.logs import add_log_flags, print_trial_log, query
+from determined.cli.logs import add_log_flags, add_retention, print_trial_log, query
 from determined.cli.parser import Subparsers, add_download, add_paging, boolean, command, group, paging
 
 
@@ -27,6 +27,12 @@ def register(commands: Subparsers) -> None:
 
     p = command(verbs, "kill", kill, "end it now")
     p.add_argument("trial_id", type=int)
+
+    add_retention(group(verbs, "set", "change a property"), "trial")
+
+    p = command(verbs, "support-bundle", support_bundle, "pack what helps to find out what went wrong")
+    p.add_argument("trial_id", type=int)
+    p.add_argument("-o", "--output-dir", metavar="FOLDER", default=".", help="where to (default here)")
 
     p = command(verbs, "download", download, "download one of its checkpoints")
     p.add_argument("trial_id", type=int)
@@ -100,6 +106,16 @@ def kill(args: argparse.Namespace) -> None:
 
     connect(args).post(f"/api/v1/trials/{args.trial_id}/kill")
     print(f"Killed trial {args.trial_id}")
+
+
+def support_bundle(args: argparse.Namespace) -> None:
+    from determined.cli.bundle import pack
+    from determined.cli.connect import connect
+
+    print(f"Wrote {pack(connect(args), args.trial_id, args.output_dir)}")
+    terminal.note(
+        "It has the configuration and the log as they are: look through them before you pass it on."
+    )
 
 
 def download(args: argparse.Namespace) -> None:

@@ -1,4 +1,4 @@
-"""The log of a trial: which lines are asked for, and following it through a restart of the master."""
+"""The log of a trial or another task: which lines are asked for, and following it through a restart of the master."""
 
 import datetime
 import logging
@@ -23,6 +23,7 @@ class LogQuery:
     follow: bool = False
     head: int | None = None
     tail: int | None = None
+    allocation_ids: Sequence[str] = ()  # of a task's log only
     agent_ids: Sequence[str] = ()
     container_ids: Sequence[str] = ()
     rank_ids: Sequence[int] = ()  # -1: lines without a rank
@@ -47,6 +48,7 @@ class LogQuery:
             "follow": True if self.follow else None,
             "limit": limit,
             "orderBy": "ORDER_BY_DESC" if self.tail is not None else None,
+            "allocationIds": self.allocation_ids,
             "agentIds": self.agent_ids,
             "containerIds": self.container_ids,
             "rankIds": self.rank_ids,
@@ -60,12 +62,17 @@ class LogQuery:
 
 
 def iter_trial_log(session: Session, trial_id: int, query: LogQuery) -> Iterator[dict[str, Any]]:
-    """The log entries of a trial, oldest first, in the shape of the master's log route.
+    """The log entries of a trial; see `iter_log`."""
+    return iter_log(session, f"/api/v1/trials/{trial_id}/logs", query)
+
+
+def iter_log(session: Session, path: str, query: LogQuery) -> Iterator[dict[str, Any]]:
+    """The entries of a log, oldest first, in the shape of the master's log route at `path`.
 
     A follow that breaks off (the master restarts) is taken up again: the lines that were seen already are
     passed over, since the master answers with the same lines in the same order.
     """
-    path, params = f"/api/v1/trials/{trial_id}/logs", query.params()
+    params = query.params()
     if 0 in (query.head, query.tail):  # limit=0 would mean every line
         return
     if query.tail is not None:
