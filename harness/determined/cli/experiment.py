@@ -103,6 +103,8 @@ def register(commands: Subparsers) -> None:
     p = _of_one(verbs, "delete", delete, "delete it, its checkpoints and its logs")
     p.add_argument("--yes", action="store_true", help="do not ask")
 
+    _of_one(verbs, "delete-tb-files", delete_tensorboard_files, "delete what it has written for TensorBoard")
+
     _of_one(verbs, "config", config, "print its whole configuration as YAML")
 
     p = _of_one(verbs, "download-model-def", download_model_def, "save its training code as a .tgz")
@@ -346,6 +348,12 @@ def delete(args: argparse.Namespace) -> None:
     )
     experiment.delete()
     print(f"Deleting experiment {experiment.id}: the master does so in the background")
+
+
+def delete_tensorboard_files(args: argparse.Namespace) -> None:
+    _, experiment = connected(args)
+    experiment.delete_tensorboard_files()
+    print(f"Deleted the TensorBoard files of experiment {experiment.id}")
 
 
 def config(args: argparse.Namespace) -> None:

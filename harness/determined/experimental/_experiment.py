@@ -152,6 +152,10 @@ class Experiment:
         """Delete the experiment, its checkpoints and its logs. The master does so in the background."""
         self._session.delete(self._path())
 
+    def delete_tensorboard_files(self) -> None:
+        """Delete what its trials have written for TensorBoard. Its checkpoints stay."""
+        self._session.delete(f"{self._path()}/tensorboard-files")
+
     def wait(self, interval: float = 5.0) -> ExperimentState:
         """Look every `interval` seconds until the experiment has ended; return its last state.
 

@@ -27,8 +27,9 @@ class PreviewCollection(ApiHandler):
                 raise self.query.refuse(field.name, "it must be 0 or more")
             numbers[field.name] = getattr(present, field.name) if number is None else number
         found = await self.services.collector.preview(experiment, Policy(**numbers))
-        rows = [encode.superfluous(one.checkpoint, one.metrics) for one in found]
-        self.reply({"checkpoints": rows, "metric_name": experiment.config["searcher"]["metric"]})
+        metric = experiment.config["searcher"]["metric"]
+        rows = [encode.superfluous(one.checkpoint, one.metrics, metric) for one in found]
+        self.reply({"checkpoints": rows, "metric_name": metric})
 
 
 class TensorboardFiles(ApiHandler):

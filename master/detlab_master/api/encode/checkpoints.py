@@ -51,8 +51,12 @@ def checkpoint(view: CheckpointView) -> Object:
     }
 
 
-def superfluous(record: Checkpoint, validation: Json | None) -> Object:
-    """A row of preview_gc, whose keys are those of a route that is older than the others."""
+def superfluous(record: Checkpoint, validation: Json | None, metric: str) -> Object:
+    """A row of preview_gc, whose keys are those of a route that is older than the others.
+
+    The official client shows those whose ``step`` has a validation, with the value of ``metric`` in ValidationMetrics.
+    """
+    validated = validation if validation and validation.get(metric) is not None else None
     return {
         "ID": record.uuid,
         "UUID": record.uuid,
@@ -63,7 +67,8 @@ def superfluous(record: Checkpoint, validation: Json | None) -> Object:
         "ReportTime": timestamp(record.reported_at),
         "Resources": dict(record.resources),
         "Metadata": record.metadata,
-        "ValidationMetrics": metrics(validation or {}),
+        "ValidationMetrics": validated or {},
+        "step": {"validation": {"metrics": {"validation_metrics": validated}} if validated else None},
     }
 
 
