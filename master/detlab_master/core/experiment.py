@@ -80,6 +80,7 @@ class ExperimentMachine:
         self._open: dict[int, None] = {}  # ids of trials that are not terminal, in order of creation
         self._open_progress = OpenProgress()
         self._told: set[int] = set()  # request ids of trials whose exit the searcher has taken
+        self._waiting: dict[int, None] = {}  # ids of closed trials that are to run again, in order
         self._events_seen = 0
 
     def restore(self, past: Iterable[SearcherEvent], existing: Iterable[Trial]) -> None:
@@ -91,6 +92,9 @@ class ExperimentMachine:
             self._events_seen = recorded.seq + 1
         for trial in existing:
             self._adopt(trial)
+            closed = trial.state.terminal and trial.request_id not in self._told
+            if closed and self.experiment.state in (S.ACTIVE, S.PAUSED):
+                self._waiting[trial.id] = None  # the searcher has heard that it runs again
 
     def handle(self, event: Event, ids: Ids, now: float) -> list[Effect]:
         """Apply one event.
@@ -147,7 +151,7 @@ class ExperimentMachine:
         effects: list[Effect] = [self._move(S.ACTIVE)]
         for trial in self._open_trials():
             effects += self._step_trial(trial, trials.Activated(), now)
-        return effects
+        return effects + self._run_waiting(now)
 
     def _pause(self, now: float) -> list[Effect]:
         if self.experiment.state is S.PAUSED:
@@ -162,6 +166,7 @@ class ExperimentMachine:
         if state is to or state is _END[to] or (state.stopping and to not in transitions.EXPERIMENT[state]):
             return []  # it is stopping already, and not more gently than asked
         effects: list[Effect] = [self._move(to)]
+        self._waiting.clear()
         for trial in self._open_trials():
             effects += self._trial(trial.id, event, ids, now)
         return effects + self._finish_if_done(now)
@@ -178,18 +183,30 @@ class ExperimentMachine:
         self.experiment = replace(self.experiment, state=state, end_time=None, error="")
         effects: list[Effect] = [KeepExperiment(self.experiment)]
         for trial in again:
+            self._waiting[trial.id] = None
             if trial.request_id in self._told:
                 reopened = search.Reopened(trial.request_id, _exit_reason(trial))
                 effects += self._search(reopened, ids, now)
+        for trial in list(self.trials.values()):  # those that completed while the experiment was stopping
+            if trial.id not in self._waiting and trial.request_id not in self._told:
+                effects += self._tell_exit(trial, ids, now)
+        return effects + self._run_waiting(now, hparams) + self._keep_progress()
+
+    def _run_waiting(self, now: float, hparams: Json | None = None) -> list[Effect]:
+        """Let trials of a continued experiment run again, as many at a time as the search may have open."""
+        limit = self.experiment.config["searcher"].get("max_concurrent_trials") or None
+        effects: list[Effect] = []
+        while (
+            self._waiting and self.experiment.state is S.ACTIVE and (limit is None or len(self._open) < limit)
+        ):
+            trial = self.trials[next(iter(self._waiting))]
+            del self._waiting[trial.id]
             after, more = trials.step(
                 trial, trials.Continued(hparams), max_restarts=self._max_restarts, now=now
             )
             self._adopt(after)
             effects += [KeepTrial(after), *more]
-        for trial in list(self.trials.values()):  # those that completed while the experiment was stopping
-            if trial.state.terminal and trial.request_id not in self._told:
-                effects += self._tell_exit(trial, ids, now)
-        return effects + self._keep_progress()
+        return effects
 
     def _retain_logs(self, days: int, trial_id: int | None) -> list[Effect]:
         if trial_id is not None:
@@ -294,6 +311,7 @@ class ExperimentMachine:
             if self.experiment.state.stopping:
                 return effects + self._finish_if_done(now)
             effects += self._tell_exit(after, ids, now)
+            effects += self._run_waiting(now)
             effects += self._keep_progress()
         return effects
 

@@ -24,6 +24,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 from detlab_agent import protocol
 from detlab_agent.protocol import ContainerState as State
 from detlab_master.api import context
+from detlab_master.core import trial as trial_rules
 from detlab_master.core.records import MetricReport
 from detlab_master.core.states import CheckpointState, ExperimentState, TrialState
 from detlab_master.store.writes import InsertReport, SaveCheckpoint, SaveExperiment, SaveTrial
@@ -591,6 +592,26 @@ async def test_early_exit(rig: Rig) -> None:
         token = spec.environment["DET_SESSION_TOKEN"]
         for reason, status in (("EXITED_REASON_BORED", 400), (None, 400), ("EXITED_REASON_INVALID_HP", 200)):
             assert (await rig.call("POST", path, {"reason": reason}, container=token)).status == status
+
+
+async def test_who_does_not_exit_after_an_early_exit_is_killed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trial_rules, "EXIT_GRACE_SECONDS", 0.1)
+    async with agent(rig) as connected:
+        number, spec = await start_trial(rig, connected)
+        path = f"/api/v1/trials/{spec.environment['DET_TRIAL_ID']}/early_exit"
+        reason = {"reason": "EXITED_REASON_INVALID_HP"}
+        for _ in range(2):
+            answer = await rig.call("POST", path, reason, container=spec.environment["DET_SESSION_TOKEN"])
+            assert answer.status == 200
+        killed = await connected.receive()
+        assert isinstance(killed, protocol.KillContainer)
+        assert killed.container_id == spec.container_id
+        await connected.moved(spec, State.TERMINATED, 137)
+        assert await connected.receive() == protocol.AckState(spec.container_id)
+        trials = (await rig.call("GET", f"/api/v1/experiments/{number}/trials")).json["trials"]
+        assert [(t["state"], t["restarts"]) for t in trials] == [("STATE_COMPLETED", 0)]
 
 
 @pytest.mark.parametrize("header", [None, "Bearer wrong", "Basic x"])

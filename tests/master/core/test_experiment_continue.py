@@ -32,7 +32,7 @@ class Played:
     ids: int = 0
 
     def __post_init__(self) -> None:
-        config = {"searcher": {"name": self.kind}}
+        config = {"searcher": {"name": self.kind, "max_concurrent_trials": 2}}
         first = Experiment(1, "job", 1, 1, ExperimentState.ACTIVE, config, "", "", 0, start_time=0.0)
         self.machine = self._fresh(first)
         self.tell(events.Started())
@@ -135,6 +135,43 @@ def test_trials_that_failed_run_again_and_nothing_else(restarted: bool) -> None:
         played.restart()
     played.tell(events.Continued())
     assert [t.id for t in played.kept.values() if t.state is TrialState.ACTIVE] == [2, 5]
+    played.play_out()
+    assert (played.state, played.states) == (ExperimentState.COMPLETED, ["COMPLETED"] * 6)
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_no_more_trials_run_at_a_time_than_the_search_may_have_open(restarted: bool) -> None:
+    played = Played("grid")
+    for trial_id in range(1, 7):
+        played.end(trial_id, "container_failed")
+    played.tell(events.Continued())
+    finished: list[int] = []
+    while open_ := [t.id for t in played.kept.values() if not t.state.terminal]:
+        assert len(open_) <= 2
+        if len(finished) == 2:  # what runs again while the experiment is paused would not be paused
+            played.tell(events.Paused())
+            played.end(open_[0], "agent_failed")
+            played.tell(events.Activated())
+        if restarted:
+            played.restart()
+        played.end(open_[0])
+        finished.append(open_[0])
+    assert sorted(finished) == [1, 2, 3, 4, 5, 6]
+    assert (played.state, played.states) == (ExperimentState.COMPLETED, ["COMPLETED"] * 6)
+
+
+def test_canceled_while_some_still_wait_for_their_turn_it_can_be_continued_again() -> None:
+    played = Played("grid")
+    for trial_id in range(1, 7):
+        played.end(trial_id, "container_failed")
+    played.tell(events.Continued())
+    played.end(1)
+    played.tell(events.Killed())
+    for trial_id in (2, 3):
+        played.end(trial_id)
+    assert (played.state, played.states.count("COMPLETED")) == (ExperimentState.CANCELED, 1)
+    played.restart()
+    played.tell(events.Continued())
     played.play_out()
     assert (played.state, played.states) == (ExperimentState.COMPLETED, ["COMPLETED"] * 6)
 
