@@ -128,6 +128,27 @@ def test_a_kill_ends_the_whole_process_tree(place: Place) -> None:
     wait_for(lambda: not any(psutil.pid_exists(pid) for pid in pids), "all its processes have ended", 15)
 
 
+STALE = """
+import os
+os.environ["DET_TRIAL_RUN_ID"] = "7"
+from determined import core
+with core.init() as context:
+    context.train.report_validation_metrics(1, {"accuracy": 1.0})
+    context.train.get_experiment_best_validation()
+    print("this is never reached")
+"""
+
+
+def test_a_report_from_a_wrong_run_fails_the_trial_plainly(place: Place) -> None:
+    experiment_id = place.cluster.create(script_config(place.side), {"train.py": STALE})
+    assert place.cluster.wait_for_end(experiment_id) == "ERROR"
+    (trial,) = place.cluster.trials(experiment_id)
+    log = place.cluster.logs(trial["id"])
+    assert f"trial {trial['id']} is in run 1, and this report comes from run 7" in log
+    assert "never reached" not in log
+    assert trial["totalBatchesProcessed"] == 0
+
+
 def test_one_trial_of_a_search_is_killed(place: Place) -> None:
     config = witness_config(place.side, searcher=searcher("random", max_trials=2))
     config["hyperparameters"] = hyperparameters(steps=12, seconds=0.1)

@@ -106,6 +106,11 @@ class Record:
         """How many runs have begun."""
         return len(self.notes("pid"))
 
+    @property
+    def last_run(self) -> int:
+        """The number of the newest run that has begun; those that end before are not seen here."""
+        return self.notes("pid")[-1][0]
+
     def assert_resumed_from_its_checkpoints(self) -> None:
         """Each run began from the newest checkpoint of those before it."""
         for run, start in self.notes("start"):
