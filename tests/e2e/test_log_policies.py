@@ -20,7 +20,7 @@ sys.exit(3)
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Place]:
-    with running_place(slots=1, reconnect_wait=1.0) as started:
+    with running_place(slots=1, reconnect_wait=8.0) as started:
         yield started
 
 

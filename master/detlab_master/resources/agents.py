@@ -7,7 +7,8 @@ Rules:
   ran is given up. If it comes back later, the containers that nobody wants any more are killed **before** its slots are
   given out again: no trial runs twice at once.
 - A request whose pool has only agents that it excludes (log policies) is refused when it comes, so that nobody waits
-  for what cannot be; right after a start of the master only once agents had ``reconnect_wait`` seconds to come back.
+  for what cannot be. After a start of the master agents have ``reconnect_wait`` seconds to come back before that, and
+  minutes where the request is older than the start: it was found possible then.
 - What was told to an agent may not have arrived. When it connects, what it has is compared with what it should have,
   and starts and kills are said again.
 """
@@ -34,6 +35,7 @@ from detlab_master.resources.base import AgentSummary, Listener, PoolSummary, Sl
 
 logger = logging.getLogger(__name__)
 Send = Callable[[protocol.MasterMessage], None]
+_AGENTS_BACK = 300.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class Agents:
         self._held: dict[str, _Held] = {}
         self._tick: asyncio.Handle | None = None
         self._started_at = time.monotonic()
+        self._met_agents = False  # what was asked for before that is from before the start
         self._background: set[asyncio.Future[None]] = set()
         self._listener: Listener
 
@@ -140,7 +143,10 @@ class Agents:
         self._held[request.allocation_id] = _Held(request)
         self._pools[request.pool].scheduler.submit(request)
         if request.excluded:
-            self._refuse_impossible(request)
+            loop = asyncio.get_running_loop()
+            held = self._held[request.allocation_id]
+            wait = self._time_for_agents(self._pools[request.pool])
+            held.checked_again = loop.call_later(wait, self._refuse_impossible, request)
         self._changed()
 
     def restore(self, request: Request, containers: Sequence[Container]) -> None:
@@ -232,6 +238,7 @@ class Agents:
         agent.devices, agent.version, agent.addresses = hello.slots, hello.version, hello.addresses
         agent.environments = hello.environments
         agent.registered_at, agent.send = time.time(), send
+        self._met_agents = True
         self._reconcile(agent, hello)
         logger.info("agent %s connected with %d slots", agent.id, len(agent.devices))
         return AgentConnection(self, agent.id, send)
@@ -382,17 +389,17 @@ class Agents:
 
     # Scheduling
 
+    def _time_for_agents(self, pool: _Pool) -> float:
+        """Seconds that agents still have to come back after a start of the master."""
+        wait = pool.config.reconnect_wait if self._met_agents else _AGENTS_BACK
+        return max(0.0, self._started_at + wait - time.monotonic())
+
     def _refuse_impossible(self, request: Request) -> None:
-        """Where only agents that the request excludes could hold it, say so; after a start, give agents time."""
+        """Where only agents that the request excludes could hold it, say so."""
         held = self._held.get(request.allocation_id)
         if held is None or held.assignment is not None:
             return
-        pool = self._pools[request.pool]
-        still = self._started_at + pool.config.reconnect_wait - time.monotonic()
-        if still > 0:
-            loop = asyncio.get_running_loop()
-            held.checked_again = loop.call_later(still, self._refuse_impossible, request)
-        elif pool.scheduler.excludes_all(request):
+        if self._pools[request.pool].scheduler.excludes_all(request):
             names = ", ".join(sorted(request.excluded))
             reason = f"log policies exclude {names}, and no other agent of pool {request.pool!r} could run it"
             self._listener.unplaceable(request.allocation_id, reason)
