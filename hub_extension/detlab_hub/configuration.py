@@ -31,6 +31,7 @@ def configure(
     folder: str | Path = ".detlab",
     slots: int | None = None,
     master: Mapping[str, Any] | None = None,
+    agent: Mapping[str, Any] | None = None,
 ) -> None:
     """Set everything that this JupyterHub needs to be Detlab; what jupyterhub_config.py sets afterwards wins.
 
@@ -41,6 +42,7 @@ def configure(
         folder: where everything is kept.
         slots: that the agent offers; None for the GPUs, or else the CPU's cores.
         master: keys of master.yaml, such as resource_pools.
+        agent: keys of agent.yaml, such as environments; without any, the agent reads /etc/determined/agent.yaml.
 
     Exits with 1 and one readable message when a Hub is started and cannot run here.
     """
@@ -64,7 +66,7 @@ def configure(
     _proxy(c, place, who)
     _users(c, place, who)
     _spawner(c, place)
-    _parts(c, place, slots, dict(master or {}))
+    _parts(c, place, slots, dict(master or {}), dict(agent or {}))
 
 
 def _take(place: Place) -> None:
@@ -139,16 +141,18 @@ def _spawner(c: Any, place: Place) -> None:
     c.DetlabSpawner.homes = str(place.homes)
 
 
-def _parts(c: Any, place: Place, slots: int | None, master: dict[str, Any]) -> None:
+def _parts(
+    c: Any, place: Place, slots: int | None, master: dict[str, Any], agent_yaml: dict[str, Any]
+) -> None:
     """The master and the agent, as services that the Hub manages; ended in this order."""
     security = {**master.pop("security", {}), "jupyterhub": True}
     config = {**master, "port": place.master_port, "data_dir": str(place.master), "security": security}
-    file = place.hub / "master.yaml"
-    file.write_text(yaml.safe_dump(config))
-    file.chmod(0o600)
+    file = _written(place.hub / "master.yaml", config)
     token = str(place.master / "agent-token")  # made by the master
     agent = [sys.executable, "-m", "detlab_agent", "--master-url", place.master_url, "--agent-id", "local"]
     agent += ["--data-dir", str(place.agent), "--token-file", token]
+    if agent_yaml:
+        agent += ["--config-file", str(_written(place.hub / "agent.yaml", agent_yaml))]
     agent += ["--stop-tasks-on-exit", *([] if slots is None else ["--slots", str(slots)])]
     trust = {"DETLAB_SHARED_TRUST": os.environ.get("DETLAB_SHARED_TRUST", "")}
     c.JupyterHub.services = [
@@ -166,6 +170,12 @@ def _parts(c: Any, place: Place, slots: int | None, master: dict[str, Any]) -> N
         },
     ]
     c.LocalProcessSpawner.interrupt_timeout = _KEEPER_SECONDS  # of services; the servers' spawner is another
+
+
+def _written(file: Path, config: Mapping[str, Any]) -> Path:
+    file.write_text(yaml.safe_dump(dict(config)))
+    file.chmod(0o600)
+    return file
 
 
 def _kept(place: Place, name: str, command: Sequence[str], *options: str) -> list[str]:

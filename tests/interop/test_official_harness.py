@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from interop.harness import config, first_trial, needs_namespaces
 from interop.official import ENVIRONMENT, need_official_client
 from support.cluster import Cluster, cluster, wait_for
+from support.run_as import run_as
+
+UID = 70001
 
 # Runs until it is asked to stop; a run that goes on from a checkpoint makes two steps more.
 CORE = """
@@ -144,3 +152,50 @@ def test_how_a_trial_ends(
     assert trial["logPolicyMatched"] is None, (
         "the configuration that the harness prints matches no log policy"
     )
+
+
+@pytest.mark.full
+@needs_namespaces
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start an agent under another account")
+def test_without_root_too(tmp_path: Path) -> None:
+    need_official_client()
+    home = tmp_path / "agent-home"
+    for folder in (home, home / "data", home / "storage"):
+        folder.mkdir()
+        os.chown(folder, UID, UID)
+    environments = {"official": str(ENVIRONMENT)}
+    running = Cluster(tmp_path, slots=1, environments=environments)
+    try:
+        running.start_master()
+        token = home / "token"
+        token.write_bytes((running.master_folder / "agent-token").read_bytes())
+        settings = home / "agent.yaml"
+        settings.write_text(yaml.safe_dump({"environments": environments}))
+        for file in (token, settings):
+            os.chown(file, UID, UID)
+        command = [*run_as(UID, home, environments=environments), sys.executable, "-m", "detlab_agent"]
+        command += ["--master-url", running.url, "--slots", "1", "--agent-id", "agent-1"]
+        command += [
+            "--config-file",
+            str(settings),
+            "--token-file",
+            str(token),
+            "--data-dir",
+            str(home / "data"),
+        ]
+        with (running.folder / "detlab_agent.log").open("ab") as log:
+            running.agent = subprocess.Popen(command, stdout=log, stderr=log, env=running.environment)
+        running.wait_for_agent()
+        storage = {"type": "shared_fs", "host_path": str(home / "storage")}
+        experiment = running.create(
+            config(
+                "python3 train.py", hyperparameters={"end": 1}, max_restarts=1, checkpoint_storage=storage
+            ),
+            {"train.py": ENDS},
+        )
+        running.wait_for_end(experiment)
+        trial = running.trials(experiment)[0]
+        assert trial["state"] == "STATE_COMPLETED", running.logs(trial["id"])
+        assert re.findall(r"STARTS AT (\d+)", running.logs(trial["id"])) == ["0", "1"]
+    finally:
+        running.stop()

@@ -1,6 +1,6 @@
 """A line through points: what a user's code for the official package looks like.
 
-As a trial class it is `model_def:Line`, as a script it trains itself with a Trainer.
+As a trial class it is `model_def:Line`; `main` is the script of a Trainer.
 """
 
 from __future__ import annotations
@@ -73,7 +73,3 @@ def main() -> None:
             reporting_period=pytorch.Batch(10),
             latest_checkpoint=info.latest_checkpoint,
         )
-
-
-if __name__ == "__main__":
-    main()
