@@ -140,12 +140,22 @@ def test_describe_json(official: Official, finished: Finished) -> None:
 
 
 def test_describe_metrics(official: Official, finished: Finished, tmp_path: Path) -> None:
+    best = official.cluster.trials(finished.experiment)[0]["bestValidation"]
+    kept = {best["totalBatches"], 300}  # by the default policy: the best of the trial, and its latest
+
+    def collected() -> bool:
+        found = official.cluster.get(f"/api/v1/experiments/{finished.experiment}/checkpoints")["checkpoints"]
+        there = [checkpoint for checkpoint in found if checkpoint["state"] == "STATE_COMPLETED"]
+        return {checkpoint["metadata"]["steps_completed"] for checkpoint in there} == kept
+
+    wait_for(collected, "only what the policy keeps is left")
     official.det("experiment", "describe", finished.experiment, "--metrics", "--outdir", tmp_path)
     with (tmp_path / "workloads.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["# of Batches"] for row in rows] == ["100", "200", "300"]
-    assert {row["Checkpoint State"] for row in rows} == {row["Validation State"] for row in rows}
-    best = official.cluster.trials(finished.experiment)[0]["bestValidation"]
+    assert {row["Validation State"] for row in rows} == {"COMPLETED"}
+    states = {int(row["# of Batches"]): row["Checkpoint State"] for row in rows}
+    assert states == {steps: "COMPLETED" if steps in kept else "DELETED" for steps in (100, 200, 300)}
     (accuracy,) = (
         row["Validation Metric: accuracy"] for row in rows if row["# of Batches"] == str(best["totalBatches"])
     )
