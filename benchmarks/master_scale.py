@@ -218,6 +218,7 @@ class Seen:
 
     megabytes_on_disk: float
     seconds: list[float] = field(default_factory=list)  # to the first 200 of /health
+    cpu: list[float] = field(default_factory=list)  # seconds of CPU time until then
     memory: list[float] = field(default_factory=list)  # MiB, resident, some seconds after that
     memory_used: list[float] = field(default_factory=list)  # MiB, resident, when lists were read
     lists: dict[str, list[float]] = field(default_factory=dict)  # ms for a page, by what it is
@@ -273,7 +274,9 @@ def started(master: Master) -> Iterator[psutil.Process]:
             pass
         master.seen.seconds.append(time.perf_counter() - begun)
         assert cluster.master is not None
-        yield psutil.Process(cluster.master.pid)
+        process = psutil.Process(cluster.master.pid)
+        master.seen.cpu.append(sum(process.cpu_times()[:2]))
+        yield process
     finally:
         cluster.stop()
 
@@ -311,13 +314,13 @@ def as_markdown(masters: list[Master], rounds: int, load: float) -> str:
             " medians, and the lowest and highest."
         ),
         "",
-        "| master | database, MB | start to /health, s | resident after the start, MiB | and after lists were read, MiB |",
-        "|---|--:|--:|--:|--:|",
+        "| master | database, MB | start to /health, s | of it CPU time, s | resident after the start, MiB | and after lists were read, MiB |",
+        "|---|--:|--:|--:|--:|--:|",
     ]
     for master in masters:
         seen = master.seen
         lines.append(
-            f"| {master.title} | {seen.megabytes_on_disk:.0f} | {shown(seen.seconds, 2)} |"
+            f"| {master.title} | {seen.megabytes_on_disk:.0f} | {shown(seen.seconds, 2)} | {shown(seen.cpu, 2)} |"
             f" {shown(seen.memory, 0)} | {shown(seen.memory_used, 0)} |"
         )
     lines += ["", "| one page | master | ms |", "|---|---|--:|"]
