@@ -54,6 +54,7 @@ class Cluster:
     reconnect_wait: float = 25.0  # seconds for which the master waits for an agent that is away
     config: dict[str, Any] = field(default_factory=dict)  # more of master.yaml
     environments: dict[str, str] = field(default_factory=dict)  # of agent.yaml
+    variables: dict[str, str] = field(default_factory=dict)  # more of master's and agents' environment
     db_url: str = "sqlite:///{folder}/master/master.db"  # with {folder} for the cluster's
     port: int = field(default_factory=free_port)
     master: subprocess.Popen[bytes] | None = None
@@ -148,7 +149,7 @@ class Cluster:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=self.environment,
+                env={**self.environment, **self.variables},
                 cwd=self.folder,
             )
 

@@ -128,7 +128,7 @@ class SignalPreemption:
 
 @dataclass(frozen=True)
 class ArmPreemptionTimeout:
-    deadline: float  # Unix seconds
+    seconds: float  # from now on, whatever becomes of the wall clock
 
 
 @dataclass(frozen=True)
@@ -185,6 +185,17 @@ def step(allocation: Allocation, event: Event, now: float) -> tuple[Allocation, 
             return _kill(replace(allocation, kill_requested=True), reason or "killed", now)
 
 
+def grace_left(allocation: Allocation, now: float) -> float:
+    """Seconds until an allocation that was asked to stop is killed, for a master that has just started.
+
+    Only the wall clock lasts from one master to the next. Where it went back meanwhile, the grace is not longer than
+    it was at first.
+    """
+    assert allocation.preempt_requested_at is not None, f"allocation {allocation.id} was not asked to stop"
+    left = allocation.preempt_requested_at + allocation.preemption_timeout - now
+    return min(max(0.0, left), allocation.preemption_timeout)
+
+
 def _granted(
     allocation: Allocation, containers: tuple[Container, ...], now: float
 ) -> tuple[Allocation, list[Effect]]:
@@ -230,7 +241,7 @@ def _preempt(allocation: Allocation, reason: str, now: float) -> tuple[Allocatio
     allocation = replace(allocation, preempt_requested_at=now, exit_reason=reason)
     if not allocation.ready:
         return _kill(replace(allocation, aborted=True), reason or "stopped before it was ready", now)
-    return allocation, [SignalPreemption(), ArmPreemptionTimeout(now + allocation.preemption_timeout)]
+    return allocation, [SignalPreemption(), ArmPreemptionTimeout(allocation.preemption_timeout)]
 
 
 def _kill(allocation: Allocation, reason: str, now: float) -> tuple[Allocation, list[Effect]]:

@@ -118,7 +118,7 @@ class AllocationService:
                     if not container.ended:
                         self._resources.kill(container, core.KILL_GRACE_SECONDS)
         if allocation.preempt_requested_at is not None:
-            self._arm(allocation.id, allocation.preempt_requested_at + allocation.preemption_timeout)
+            self._arm(allocation.id, core.grace_left(allocation, clock.now()))
 
     def tell(self, allocation_id: str, event: core.Event) -> asyncio.Future[None]:
         return self._inbox.tell(_Happened(allocation_id, event))
@@ -285,8 +285,8 @@ class AllocationService:
                     plan.effects.append(partial(self._resources.kill, container, grace_seconds))
                 case core.SignalPreemption():
                     plan.effects.append(lambda: self._topics.notify(("preemption", allocation_id)))
-                case core.ArmPreemptionTimeout(deadline):
-                    plan.effects.append(partial(self._arm, allocation_id, deadline))
+                case core.ArmPreemptionTimeout(seconds):
+                    plan.effects.append(partial(self._arm, allocation_id, seconds))
                 case core.Ended():
                     plan.writes.append(DeleteSessionsOf(allocation_id))
                     plan.effects.append(lambda: self._ended(after))
@@ -342,11 +342,10 @@ class AllocationService:
                 self._resources.start(container, spec)
             return
 
-    def _arm(self, allocation_id: str, deadline: float) -> None:
-        delay = max(0.0, deadline - clock.now())
+    def _arm(self, allocation_id: str, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         self._timers[allocation_id] = loop.call_later(
-            delay, lambda: self.insist(allocation_id, core.PreemptionTimedOut())
+            seconds, lambda: self.insist(allocation_id, core.PreemptionTimedOut())
         )
 
     def _ended(self, allocation: Allocation) -> None:

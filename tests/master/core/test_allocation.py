@@ -69,7 +69,7 @@ def test_a_late_report_changes_nothing() -> None:
 
 def test_a_signal_only_once_it_is_ready() -> None:
     allocation, effects = played(*RUNNING, core.PreemptionRequested("paused"))
-    assert effects == [core.SignalPreemption(), core.ArmPreemptionTimeout(70.0)]
+    assert effects == [core.SignalPreemption(), core.ArmPreemptionTimeout(60.0)]
     assert not allocation.aborted
     assert core.step(allocation, core.PreemptionRequested("again"), 11.0) == (allocation, [])
 
@@ -128,3 +128,13 @@ def test_after_the_end_nothing_changes() -> None:
     ended, _ = played(core.KillRequested())
     for event in (GRANTED, core.PreemptionRequested(), core.AgentLost("a1"), core.BecameReady()):
         assert core.step(replace(ended), event, 20.0) == (ended, [])
+
+
+@pytest.mark.parametrize(
+    ("now", "left"),
+    [(100.0, 60.0), (130.0, 30.0), (160.0, 0.0), (22_000.0, 0.0), (-21_500.0, 60.0)],
+    ids=["at once", "later", "at its end", "clock put forward", "clock put back"],
+)
+def test_a_new_master_goes_on_with_the_grace_that_is_left(now: float, left: float) -> None:
+    asked = replace(QUEUED, preempt_requested_at=100.0)
+    assert core.grace_left(asked, now) == left

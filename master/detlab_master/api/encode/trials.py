@@ -44,9 +44,9 @@ class TrialView:
         return max(found, key=lambda c: c.reported_at, default=None)
 
     def wall_clock(self, now: float) -> float:
-        """Seconds that its runs took in all."""
+        """Seconds that its runs took in all; one in which the clock was put back counts as 0 at least."""
         return sum(
-            (now if a.ended_at is None else a.ended_at) - a.started_at
+            max(0.0, (now if a.ended_at is None else a.ended_at) - a.started_at)
             for a in self.allocations
             if a.started_at is not None
         )
