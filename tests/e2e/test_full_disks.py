@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from e2e.conftest import Place, running_place
 from e2e.invariants import every_acknowledged_report_is_kept, every_line_is_in_the_log_once
 from e2e.trials import WITNESS, hyperparameters, script_config, witness_config
-from support.cluster import wait_for
-from support.disks import fill
+from support.cluster import free_port, wait_for
+from support.disks import fill, small_disk
 
 HUGE = """
 import os
@@ -78,6 +81,17 @@ def test_the_masters_disk_is_full(place: Place) -> None:
     assert not list((cluster.master_folder / "contexts").glob(".incoming*"))
     every_acknowledged_report_is_kept(place, record)
     every_line_is_in_the_log_once(place, record)
+
+
+def test_a_master_does_not_start_on_a_full_disk(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with small_disk(data, 1):
+        fill(data)
+        command = [sys.executable, "-m", "detlab_master", "--data-dir", str(data), "--port", str(free_port())]
+        ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    assert str(data) in ended.stderr and "No space left on device" in ended.stderr, ended.stderr
 
 
 @pytest.mark.parametrize("place", [{"agent": 8}], indirect=True, ids=["agent"])
