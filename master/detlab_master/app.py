@@ -133,7 +133,7 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
     priorities = {pool.pool_name: _pool(config, pool).default_priority for pool in config.resource_pools}
     defaults = config.task_container_defaults
     cluster_defaults = ClusterDefaults(
-        config=_experiment_defaults(config, folder),
+        config=_experiment_defaults(config, folder, cluster.cluster_id),
         reject_impossible=config.launch_error,
     )
     submissions = Submissions(store, agents, cluster_defaults)
@@ -225,14 +225,16 @@ def _pool(config: MasterConfig, pool: PoolYaml) -> PoolConfig:
     )
 
 
-def _experiment_defaults(config: MasterConfig, folder: Path) -> dict[str, Any]:
+def _experiment_defaults(config: MasterConfig, folder: Path, cluster_id: str) -> dict[str, Any]:
     """What the cluster adds to every experiment's configuration."""
     storage = config.checkpoint_storage
     if storage is None:
         checkpoints = folder / "checkpoints"
-        checkpoints.mkdir(exist_ok=True)
-        # Tasks run under accounts of their own: like /tmp, everybody may add, and nobody touch what is another's.
-        checkpoints.chmod(0o1777)
+        boards = checkpoints / cluster_id / "tensorboard"
+        for shared in (checkpoints, checkpoints / cluster_id, boards, boards / "experiment"):
+            shared.mkdir(exist_ok=True)
+            # Tasks run under accounts of their own: like /tmp, everybody may add, and nobody touch another's things.
+            shared.chmod(0o1777)
         storage = {"type": "shared_fs", "host_path": str(checkpoints)}
     manager = config.resource_manager
     return {

@@ -150,6 +150,7 @@ class StubMaster:
 
 def trial_environment(master: StubMaster, folder: Path, **config: Any) -> dict[str, str]:
     """The variables of a trial's task, whose run folder and checkpoints lie in `folder`."""
+    (folder / "tmp").mkdir(exist_ok=True)
     merged = {
         "entrypoint": "true",
         "checkpoint_storage": {"type": "shared_fs", "host_path": str(folder / "checkpoints")},
@@ -171,6 +172,7 @@ def trial_environment(master: StubMaster, folder: Path, **config: Any) -> dict[s
         "DET_RESOURCES_ID": "resources",
         "DET_CONTAINER_ID": "container",
         "DET_RUN_DIR": str(folder / "run"),
+        "TMPDIR": str(folder / "tmp"),
         "DET_WORKDIR": str(folder / "run" / "workdir"),
         "DET_EXPERIMENT_ID": "1",
         "DET_TRIAL_ID": "2",

@@ -21,6 +21,7 @@ from determined.core._searcher import (
     SearcherOperation,
     Unit,
 )
+from determined.core._tensorboard import TensorboardMode
 from determined.core._train import DummyTrainContext, EarlyExitReason, TrainContext
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "SearcherContextMissing",
     "SearcherMode",
     "SearcherOperation",
+    "TensorboardMode",
     "TrainContext",
     "Unit",
     "init",

@@ -6,6 +6,8 @@ import logging
 import os
 import signal
 import sys
+import tempfile
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,6 +22,7 @@ from determined.core._distributed import DummyDistributedContext
 from determined.core._preempt import DummyPreemptContext, PreemptContext, PreemptionWatcher, PreemptMode
 from determined.core._searcher import SearcherContext, Unit, searcher_context
 from determined.core._sender import ReportSender
+from determined.core._tensorboard import TensorboardFiles, TensorboardMode
 from determined.core._train import DummyTrainContext, EarlyExitReason, TrainContext
 from determined.errors import InvalidHP
 
@@ -41,6 +44,7 @@ class Context:
         searcher: SearcherContext,
         distributed: DummyDistributedContext,
         info: ClusterInfo | None,
+        tensorboard: TensorboardFiles | None = None,
         sender: ReportSender | None = None,
         session: api.Session | None = None,
     ) -> None:
@@ -50,6 +54,7 @@ class Context:
         self.searcher = searcher
         self.distributed = distributed
         self.info = info
+        self._tensorboard = tensorboard
         self._sender = sender
         self._session = session
 
@@ -60,6 +65,8 @@ class Context:
             faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
         if self._sender is not None:
             self._sender.start()
+        if self._tensorboard is not None:
+            self._tensorboard.start()
         self.preempt.start()
 
     def close(self) -> None:
@@ -72,6 +79,8 @@ class Context:
                 stack.callback(self._session.close)
             stack.callback(self.distributed.close)
             stack.callback(self.preempt.close)
+            if self._tensorboard is not None:
+                stack.callback(self._tensorboard.close)
             if self._sender is not None:
                 stack.callback(self._sender.close)
             if self.info is not None:
@@ -105,19 +114,21 @@ def init(
     distributed: DummyDistributedContext | None = None,
     checkpoint_storage: str | os.PathLike[str] | dict[str, Any] | None = None,
     preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
+    tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
 ) -> Context:
     """Connect this process to its trial: `with core.init() as core_context:`.
 
     `checkpoint_storage`: a folder, or a config like the experiment config's, to use instead of the one that
-    the experiment config names. Where no trial runs (on one's own machine, in a notebook) the same code
+    the experiment config names. `tensorboard_mode`: whether metrics are charted for TensorBoard, and files for
+    it copied to the storage, without being asked. Where no trial runs (on one's own machine, in a notebook) the same code
     works: reports go to the log, nothing is preempted, and checkpoints go to `checkpoint_storage` or a
     folder in the user's data directory.
     """
     info = get_cluster_info()
     distributed = distributed or DummyDistributedContext()
     if info is None or info.task_type != "TRIAL":
-        return local_context(info, distributed, checkpoint_storage, preempt_mode)
-    return _trial(info, distributed, checkpoint_storage, preempt_mode)
+        return local_context(info, distributed, checkpoint_storage, preempt_mode, tensorboard_mode)
+    return _trial(info, distributed, checkpoint_storage, preempt_mode, tensorboard_mode)
 
 
 def _trial(
@@ -125,6 +136,7 @@ def _trial(
     distributed: DummyDistributedContext,
     checkpoint_storage: str | os.PathLike[str] | dict[str, Any] | None,
     preempt_mode: PreemptMode,
+    tensorboard_mode: TensorboardMode,
 ) -> Context:
     slots = sum(info.container_slot_counts)
     if slots > 1:
@@ -143,9 +155,17 @@ def _trial(
     storage_id = session.post("/api/v1/runs/start", json=start).json().get("storageId")
 
     sender = ReportSender()
+    tensorboard = TensorboardFiles(
+        Path(tempfile.gettempdir(), f"tensorboard-{info.allocation_id}-{distributed.rank}"),
+        manager,
+        f"{info.cluster_id}/tensorboard/experiment/{trial.experiment_id}/trial/{trial.trial_id}",
+        rank=distributed.rank,
+        mode=tensorboard_mode,
+    )
     train = TrainContext(
         session,
         sender,
+        tensorboard,
         trial_id=trial.trial_id,
         run_id=trial._trial_run_id,
         experiment_id=trial.experiment_id,
@@ -165,6 +185,7 @@ def _trial(
         searcher=searcher_context(config, train, distributed),
         distributed=distributed,
         info=info,
+        tensorboard=tensorboard,
         sender=sender,
         session=session,
     )
@@ -175,6 +196,7 @@ def local_context(
     distributed: DummyDistributedContext | None = None,
     checkpoint_storage: str | os.PathLike[str] | dict[str, Any] | None = None,
     preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
+    tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
 ) -> Context:
     """A context that talks to no master. The arguments are those of `init`."""
     distributed = distributed or DummyDistributedContext()
@@ -184,7 +206,10 @@ def local_context(
         manager = storage.from_config(storage_config)
     else:
         manager = storage.DirectoryStorage(Path(platformdirs.user_data_dir("determined"), "checkpoints"))
-    train = DummyTrainContext()
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{distributed.rank}"
+    folder = Path(platformdirs.user_data_dir("determined"), "tensorboard", name)
+    tensorboard = TensorboardFiles(folder, None, "", rank=distributed.rank, mode=tensorboard_mode)
+    train = DummyTrainContext(tensorboard)
     return Context(
         train=train,
         checkpoint=DummyCheckpointContext(manager, distributed),
@@ -192,6 +217,7 @@ def local_context(
         searcher=SearcherContext(train, distributed, 1, Unit.EPOCHS),
         distributed=distributed,
         info=info,
+        tensorboard=tensorboard,
     )
 
 

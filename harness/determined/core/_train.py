@@ -6,12 +6,14 @@ import enum
 import logging
 import operator
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from determined.common import api
 from determined.common.api import errors
 from determined.core._encode import metrics_to_json
 from determined.core._sender import ReportSender
+from determined.core._tensorboard import FileMangler, FileSelector, TensorboardFiles
 
 logger = logging.getLogger("determined.core")
 
@@ -32,10 +34,18 @@ class TrainContext:
     """
 
     def __init__(
-        self, session: api.Session, sender: ReportSender, *, trial_id: int, run_id: int, experiment_id: int
+        self,
+        session: api.Session,
+        sender: ReportSender,
+        tensorboard: TensorboardFiles,
+        *,
+        trial_id: int,
+        run_id: int,
+        experiment_id: int,
     ) -> None:
         self._session = session
         self._sender = sender
+        self._tensorboard = tensorboard
         self._trial_id = trial_id
         self._run_id = run_id
         self._experiment_id = experiment_id
@@ -73,7 +83,7 @@ class TrainContext:
         values: dict[str, Any] = {"avgMetrics": metrics_to_json(metrics)}
         if batch_metrics is not None:
             values["batchMetrics"] = [metrics_to_json(batch) for batch in batch_metrics]
-        body = {
+        body: dict[str, Any] = {
             "group": group,
             "metrics": {
                 "trialId": self._trial_id,
@@ -83,6 +93,8 @@ class TrainContext:
                 "metrics": values,
             },
         }
+        steps: int = body["metrics"]["stepsCompleted"]
+        self._tensorboard.report(group, steps, values["avgMetrics"], values.get("batchMetrics"))
         self._sender.put(lambda: self._session.post(self._path("metrics"), json=body))
 
     def report_progress(self, progress: float) -> None:
@@ -120,6 +132,27 @@ class TrainContext:
         answer = self._session.get(f"/api/v1/runs/{self._trial_id}/metadata").json()
         return dict(answer.get("metadata") or {})
 
+    def get_tensorboard_path(self) -> Path:
+        """A folder to write files for TensorBoard to.
+
+        In a trial they get to the checkpoint storage, by themselves or by `upload_tensorboard_files`. Elsewhere
+        they stay in it; it is a new one for each run.
+        """
+        return self._tensorboard.path
+
+    def upload_tensorboard_files(
+        self,
+        selector: FileSelector = lambda path: True,
+        mangler: FileMangler = lambda path, rank: path,
+    ) -> None:
+        """Begin to copy the files that were written to `get_tensorboard_path()` to the storage, in mode MANUAL.
+
+        `selector` gets each file's path and says whether to copy it; `mangler` gets its path relative to that
+        folder, and the rank of this process, and gives the name for it. The copies are made in the
+        background; the end of `core.init()` waits for them.
+        """
+        self._tensorboard.upload(selector, mangler)
+
     def _path(self, end: str) -> str:
         return f"/api/v1/trials/{self._trial_id}/{end}"
 
@@ -127,7 +160,8 @@ class TrainContext:
 class DummyTrainContext(TrainContext):
     """Where no trial runs: what is reported goes to the log."""
 
-    def __init__(self) -> None:
+    def __init__(self, tensorboard: TensorboardFiles) -> None:
+        self._tensorboard = tensorboard
         self._metadata: dict[str, Any] = {}
 
     def _report(
@@ -138,9 +172,10 @@ class DummyTrainContext(TrainContext):
         batch_metrics: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         _check_group(group)
-        logger.info(
-            "%s metrics after %d steps: %s", group, operator.index(steps_completed), metrics_to_json(metrics)
-        )
+        steps, values = operator.index(steps_completed), metrics_to_json(metrics)
+        batches = None if batch_metrics is None else [metrics_to_json(batch) for batch in batch_metrics]
+        logger.info("%s metrics after %d steps: %s", group, steps, values)
+        self._tensorboard.report(group, steps, values, batches)
 
     def report_progress(self, progress: float) -> None:
         logger.info("progress: %.1f %%", 100 * _checked_progress(progress))

@@ -1,3 +1,4 @@
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,4 +18,5 @@ def trial(master: StubMaster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """This process is the task of a trial."""
     for name, value in trial_environment(master, tmp_path).items():
         monkeypatch.setenv(name, value)
+    monkeypatch.setattr(tempfile, "tempdir", None)  # it is read once and kept
     return master

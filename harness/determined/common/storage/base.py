@@ -45,6 +45,14 @@ class StorageManager(Protocol):
         """Delete a checkpoint. One that is not there is no error: deleting may be repeated."""
         ...
 
+    def put_file(self, source: Path, path: str, *, shared: int = 0) -> None:
+        """Keep a file that belongs to no checkpoint, in place of what was at `path` (relative, with slashes).
+
+        An event file of TensorBoard (`tfevents` in its name) only grows: it may be continued where it lies. The
+        first `shared` folders of the path are for all users of the storage, the rest is for the caller alone.
+        """
+        ...
+
     def remove_incomplete(self) -> None:
         """Remove what an earlier run of the same owner, which is known to be dead, left half-written."""
         ...
