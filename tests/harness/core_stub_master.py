@@ -81,9 +81,10 @@ class StubMaster:
         self._server.server_close()
 
     def sent(self, end: str) -> list[Any]:
-        """The bodies of the POST and PATCH requests whose path ends so."""
+        """The bodies of the POST and PATCH requests whose path ends so; of metrics, each report that came in one."""
         with self._changed:
-            return [r.body for r in self.requests if r.path.endswith(end) and r.method != "GET"]
+            bodies = [r.body for r in self.requests if r.path.endswith(end) and r.method != "GET"]
+        return [one for body in bodies for one in (body.get("reports", [body]) if body else [body])]
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         with self._changed:

@@ -14,6 +14,7 @@ from typing import Any
 from determined.common import api
 from determined.common.storage import Selector, StorageManager, copy_files
 from determined.core._distributed import DummyDistributedContext
+from determined.core._reports import Report
 from determined.core._sender import ReportSender
 from determined.errors import StorageError
 
@@ -42,7 +43,7 @@ class CheckpointContext:
     def __init__(
         self,
         session: api.Session,
-        sender: ReportSender,
+        sender: ReportSender[Report],
         storage: StorageManager,
         distributed: DummyDistributedContext,
         *,

@@ -20,6 +20,7 @@ from determined.common.storage import StorageManager
 from determined.core._checkpoint import CheckpointContext, DummyCheckpointContext
 from determined.core._distributed import DummyDistributedContext
 from determined.core._preempt import DummyPreemptContext, PreemptContext, PreemptionWatcher, PreemptMode
+from determined.core._reports import Report, TrialReports
 from determined.core._searcher import SearcherContext, Unit, searcher_context
 from determined.core._sender import ReportSender
 from determined.core._tensorboard import TensorboardFiles, TensorboardMode
@@ -45,7 +46,7 @@ class Context:
         distributed: DummyDistributedContext,
         info: ClusterInfo | None,
         tensorboard: TensorboardFiles | None = None,
-        sender: ReportSender | None = None,
+        sender: ReportSender[Report] | None = None,
         session: api.Session | None = None,
     ) -> None:
         self.train = train
@@ -154,7 +155,8 @@ def _trial(
     start = {"runId": trial.trial_id, "checkpointStorage": storage_config}
     storage_id = session.post("/api/v1/runs/start", json=start).json().get("storageId")
 
-    sender = ReportSender()
+    reports = TrialReports(session, trial_id=trial.trial_id, run_id=trial._trial_run_id)
+    sender = ReportSender(reports.deliver)
     tensorboard = TensorboardFiles(
         Path(tempfile.gettempdir(), f"tensorboard-{info.allocation_id}-{distributed.rank}"),
         manager,
@@ -163,12 +165,7 @@ def _trial(
         mode=tensorboard_mode,
     )
     train = TrainContext(
-        session,
-        sender,
-        tensorboard,
-        trial_id=trial.trial_id,
-        run_id=trial._trial_run_id,
-        experiment_id=trial.experiment_id,
+        session, sender, tensorboard, trial_id=trial.trial_id, experiment_id=trial.experiment_id
     )
     return Context(
         train=train,

@@ -1,27 +1,40 @@
 """The thread that sends reports to the master, in order, while training goes on."""
 
-import collections
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
 
 logger = logging.getLogger("determined.core")
 
-Send = Callable[[], object]
+R = TypeVar("R")
+
+CAPACITY = 1000  # reports that may wait
+PERIOD = 0.25  # seconds between two deliveries
 
 
-class ReportSender:
-    """Sends reports one after the other, each before the next is begun.
+class ReportSender(Generic[R]):
+    """Hands reports to `deliver`, in the order in which they were put, in a thread of its own.
 
-    Reports wait in a queue of `capacity`; `put` blocks while it is full. A report that fails for good stops
-    everything behind it (a later report must not arrive without an earlier one), and its error is raised by
-    the next call of `put`, `drain` or `close`, and by every one after that.
+    The first report leaves at once. What comes within `period` seconds of a delivery leaves together with the
+    next one: whenever this thread works, Python makes the training wait, so it should not work for each report.
+    `put` costs its caller microseconds, and blocks only while `capacity` reports wait.
+
+    A delivery that fails for good stops everything behind it (a later report must not arrive without an earlier
+    one), and its error is raised by the next call of `put`, `drain` or `close`, and by every one after that.
     """
 
-    def __init__(self, capacity: int = 1000) -> None:
+    def __init__(
+        self, deliver: Callable[[Sequence[R]], object], *, capacity: int = CAPACITY, period: float = PERIOD
+    ) -> None:
+        self._deliver = deliver
         self._capacity = capacity
-        self._waiting: collections.deque[Send] = collections.deque()
+        self._period = period
+        self._waiting: list[R] = []
         self._sending = False
+        self._idle = False  # the thread waits for something to do, not for the period to end
+        self._urgent = False  # somebody waits: the next delivery leaves at once
         self._closed = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
@@ -30,47 +43,51 @@ class ReportSender:
     def start(self) -> None:
         self._thread.start()
 
-    def put(self, send: Send) -> None:
-        """Queue a report: a call without arguments that does the sending."""
+    def put(self, report: R, *, urgent: bool = False) -> None:
+        """Queue a report; an urgent one does not wait for the period to end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._error or len(self._waiting) < self._capacity)
+            if len(self._waiting) >= self._capacity:
+                self._hurry()
+                self._changed.wait_for(lambda: self._error or len(self._waiting) < self._capacity)
             self._raise_error()
             if self._closed:
                 raise RuntimeError("core.Context is closed: nothing can be reported any more")
-            self._waiting.append(send)
-            self._changed.notify_all()
+            self._waiting.append(report)
+            if urgent:
+                self._hurry()
+            elif self._idle:
+                self._changed.notify_all()
 
     def drain(self) -> None:
-        """Wait until all that was put before has been sent."""
+        """Wait until all that was put before has been delivered."""
         with self._changed:
+            self._hurry()
             self._changed.wait_for(lambda: self._error or not (self._waiting or self._sending))
             self._raise_error()
 
     def close(self) -> None:
-        """Send what is left, and end the thread. May be called again."""
+        """Deliver what is left, and end the thread. May be called again."""
         with self._changed:
             self._closed = True
-            self._changed.notify_all()
+            self._hurry()
         if self._thread.ident is not None:
             self._thread.join()
         self._raise_error()
+
+    def _hurry(self) -> None:
+        self._urgent = bool(self._waiting)
+        self._changed.notify_all()
 
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting:
-                    return
-                send = self._waiting.popleft()
-                self._sending = True
-                self._changed.notify_all()
+        while reports := self._next():
+            began = time.monotonic()
             error: BaseException | None = None
             try:
-                send()
+                self._deliver(reports)
             except BaseException as e:  # noqa: BLE001 - raised again in the thread that reports
                 error = e
             with self._changed:
@@ -79,6 +96,19 @@ class ReportSender:
                     self._error = error
                     self._waiting.clear()
                 self._changed.notify_all()
-            if error is not None:
-                logger.error("a report to the master failed: %s", error)
-                return
+                if error is not None:
+                    logger.error("a report to the master failed: %s", error)
+                    return
+                rest = self._period - (time.monotonic() - began)
+                self._changed.wait_for(lambda: self._urgent or self._closed, timeout=max(0.0, rest))
+
+    def _next(self) -> list[R]:
+        """All that waits, as soon as something does; nothing when the sender is closed."""
+        with self._changed:
+            self._idle = True
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            self._idle = self._urgent = False
+            reports, self._waiting = self._waiting, []
+            self._sending = bool(reports)
+            self._changed.notify_all()
+            return reports

@@ -12,13 +12,14 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from determined.common.storage import StorageManager
+from determined.core._encode import Snapshot, encode
 from determined.core._events import EventFile, scalars
+from determined.core._reports import MetricsReport
 from determined.errors import StorageError
 
 logger = logging.getLogger("determined.core")
@@ -47,29 +48,24 @@ class _Copy:
     name: str  # where it goes, below the trial's folder
 
 
-@dataclass(frozen=True)
-class _Metrics:
-    at: float
-    group: str
-    steps: int
-    metrics: Mapping[str, Any]
-    batches: Sequence[Mapping[str, Any]] | None
+def _points(report: MetricsReport) -> Iterator[tuple[int, dict[str, float]]]:
+    """Steps and values by tag. The tags, and the step of a batch, are those that Determined gave them."""
+    steps = report.steps_completed or 0
+    if report.batch_metrics is not None:
+        for index, metrics in enumerate(report.batch_metrics):
+            yield steps - len(report.batch_metrics) + index, _tagged(report.group, metrics)
+    else:
+        yield steps, _tagged(report.group, report.metrics)
 
-    def points(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Steps and values by tag. The tags, and the step of a batch, are those that Determined gave them."""
-        if self.batches is not None:
-            for index, metrics in enumerate(self.batches):
-                yield self.steps - len(self.batches) + index, self._tagged(metrics)
-        else:
-            yield self.steps, self._tagged(self.metrics)
 
-    def _tagged(self, metrics: Mapping[str, Any]) -> dict[str, float]:
-        return {f"Determined/{self._name(name)}": value for name, value in scalars(metrics)}
+def _tagged(group: str, metrics: Mapping[str, Snapshot]) -> dict[str, float]:
+    return {f"Determined/{_tag(group, name)}": value for name, value in scalars(encode(metrics))}
 
-    def _name(self, name: str) -> str:
-        if self.group == "training" or (self.group == "validation" and name.startswith("val")):
-            return name
-        return f"val_{name}" if self.group == "validation" else f"{self.group}/{name}"
+
+def _tag(group: str, name: str) -> str:
+    if group == "training" or (group == "validation" and name.startswith("val")):
+        return name
+    return f"val_{name}" if group == "validation" else f"{group}/{name}"
 
 
 class TensorboardFiles:
@@ -93,7 +89,8 @@ class TensorboardFiles:
         self.mode = mode
         self._wanted = storage is not None  # without a storage only if somebody asked for the folder
         self._events = EventFile(folder, time.time())
-        self._waiting: deque[_Copy | _Metrics] = deque()
+        self._waiting: deque[_Copy | MetricsReport] = deque()
+        self._uploads = False  # there are files among what waits
         self._dropped = 0
         self._closed = False
         self._changed = threading.Condition()
@@ -119,16 +116,13 @@ class TensorboardFiles:
         if self.mode is TensorboardMode.AUTO and self._wanted:
             self._ensure_thread()
 
-    def report(
-        self,
-        group: str,
-        steps: int,
-        metrics: Mapping[str, Any],
-        batches: Sequence[Mapping[str, Any]] | None = None,
-    ) -> None:
-        """Chart metrics in their JSON form, in mode AUTO: those of the `batches` up to `steps`, where given."""
+    def report(self, report: MetricsReport) -> None:
+        """Chart metrics, in mode AUTO: those of the batches up to the report's step, where it has them.
+
+        They are written at the next copying: to wake the thread for each report would make the training wait.
+        """
         if self.mode is TensorboardMode.AUTO and self._wanted and self._rank == 0:
-            self._put(_Metrics(time.time(), group, steps, metrics, batches))
+            self._put(report)
 
     def upload(self, selector: FileSelector, mangler: FileMangler) -> None:
         """Begin to copy the files that `selector` chooses, to the names that `mangler` gives them.
@@ -167,13 +161,15 @@ class TensorboardFiles:
             if self._dropped:
                 logger.warning("%d reports are missing in TensorBoard: the disk was too slow", self._dropped)
 
-    def _put(self, item: _Copy | _Metrics) -> None:
+    def _put(self, item: _Copy | MetricsReport) -> None:
         with self._changed:
             if len(self._waiting) >= _CAPACITY:
                 self._dropped += 1
                 return
             self._waiting.append(item)
-            self._changed.notify_all()
+            if isinstance(item, _Copy):
+                self._uploads = True
+                self._changed.notify_all()
 
     def _ensure_thread(self) -> None:
         if self._thread is None:
@@ -187,12 +183,13 @@ class TensorboardFiles:
         while True:
             with self._changed:
                 self._changed.wait_for(
-                    lambda: self._waiting or self._closed, max(0.0, next_sync - time.monotonic())
+                    lambda: self._uploads or self._closed, max(0.0, next_sync - time.monotonic())
                 )
                 items, last = list(self._waiting), self._closed
                 self._waiting.clear()
+                self._uploads = False
             for item in items:
-                if isinstance(item, _Metrics):
+                if isinstance(item, MetricsReport):
                     self._write(item)
                 else:
                     self._copy(item)
@@ -205,11 +202,11 @@ class TensorboardFiles:
                 self._events.close()
                 return
 
-    def _write(self, item: _Metrics) -> None:
+    def _write(self, item: MetricsReport) -> None:
         try:
-            for step, values in item.points():
+            for step, values in _points(item):
                 if values:
-                    self._events.add(item.at, step, values)
+                    self._events.add(item.time, step, values)
         except OSError as e:
             self._warn(f"cannot write to {self._folder}: {e}")
 

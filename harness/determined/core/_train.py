@@ -1,17 +1,18 @@
 """Reporting a trial's metrics, progress and state."""
 
 import contextlib
-import datetime
 import enum
 import logging
 import operator
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from determined.common import api
 from determined.common.api import errors
-from determined.core._encode import metrics_to_json
+from determined.core._encode import encode, snapshot
+from determined.core._reports import MetricsReport, ProgressReport, Report, StatusReport
 from determined.core._sender import ReportSender
 from determined.core._tensorboard import FileMangler, FileSelector, TensorboardFiles
 
@@ -28,26 +29,24 @@ class EarlyExitReason(enum.Enum):
 class TrainContext:
     """Tells the master how a trial is doing. Get it as `core_context.train`.
 
-    Metrics, progress and status are sent by a thread in the background, in the order of the calls. When the
-    master refuses one of them, the next call raises the error. While the master is away (a restart takes up
-    to minutes) they wait; a call blocks only when 1,000 of them wait.
+    Metrics, progress and status are sent by a thread in the background, in the order of the calls; a call takes
+    a snapshot of its values and returns. When the master refuses one of them, the next call raises the error.
+    While the master is away (a restart takes up to minutes) they wait; a call blocks only when 1,000 of them wait.
     """
 
     def __init__(
         self,
         session: api.Session,
-        sender: ReportSender,
+        sender: ReportSender[Report],
         tensorboard: TensorboardFiles,
         *,
         trial_id: int,
-        run_id: int,
         experiment_id: int,
     ) -> None:
         self._session = session
         self._sender = sender
         self._tensorboard = tensorboard
         self._trial_id = trial_id
-        self._run_id = run_id
         self._experiment_id = experiment_id
 
     def report_training_metrics(
@@ -80,31 +79,27 @@ class TrainContext:
         batch_metrics: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         _check_group(group)
-        values: dict[str, Any] = {"avgMetrics": metrics_to_json(metrics)}
-        if batch_metrics is not None:
-            values["batchMetrics"] = [metrics_to_json(batch) for batch in batch_metrics]
-        body: dict[str, Any] = {
-            "group": group,
-            "metrics": {
-                "trialId": self._trial_id,
-                "trialRunId": self._run_id,
-                "stepsCompleted": operator.index(steps_completed),
-                "reportTime": datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds"),
-                "metrics": values,
-            },
-        }
-        steps: int = body["metrics"]["stepsCompleted"]
-        self._tensorboard.report(group, steps, values["avgMetrics"], values.get("batchMetrics"))
-        self._sender.put(lambda: self._session.post(self._path("metrics"), json=body))
+        report = MetricsReport(
+            group,
+            operator.index(steps_completed),
+            snapshot(metrics),
+            None if batch_metrics is None else [snapshot(batch) for batch in batch_metrics],
+            time.time(),
+        )
+        self._tensorboard.report(report)
+        self._send(report)
+
+    def _send(self, report: MetricsReport) -> None:
+        # The search decides by validations, and other trials may wait for that.
+        self._sender.put(report, urgent=report.group == "validation")
 
     def report_progress(self, progress: float) -> None:
         """Report how much of the training is done, from 0 to 1. Raises ValueError outside of that."""
-        body = {"progress": _checked_progress(progress), "is_raw": True}
-        self._sender.put(lambda: self._session.post(self._path("progress"), json=body))
+        self._sender.put(ProgressReport(_checked_progress(progress)))
 
     def set_status(self, status: str) -> None:
         """Show what the trial is doing, in a word or two: `training`, `validating`."""
-        self._sender.put(lambda: self._session.post(self._path("runner/metadata"), json={"state": status}))
+        self._sender.put(StatusReport(str(status)))
 
     def report_early_exit(self, reason: EarlyExitReason) -> None:
         """Say that the trial is about to end early, and why. Returns when the master knows."""
@@ -164,18 +159,10 @@ class DummyTrainContext(TrainContext):
         self._tensorboard = tensorboard
         self._metadata: dict[str, Any] = {}
 
-    def _report(
-        self,
-        group: str,
-        steps_completed: int,
-        metrics: Mapping[str, Any],
-        batch_metrics: Sequence[Mapping[str, Any]] | None = None,
-    ) -> None:
-        _check_group(group)
-        steps, values = operator.index(steps_completed), metrics_to_json(metrics)
-        batches = None if batch_metrics is None else [metrics_to_json(batch) for batch in batch_metrics]
-        logger.info("%s metrics after %d steps: %s", group, steps, values)
-        self._tensorboard.report(group, steps, values, batches)
+    def _send(self, report: MetricsReport) -> None:
+        logger.info(
+            "%s metrics after %d steps: %s", report.group, report.steps_completed, encode(report.metrics)
+        )
 
     def report_progress(self, progress: float) -> None:
         logger.info("progress: %.1f %%", 100 * _checked_progress(progress))

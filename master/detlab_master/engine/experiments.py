@@ -11,9 +11,8 @@ from detlab_master.core import experiment_events as core
 from detlab_master.core import trial as trials
 from detlab_master.core.errors import Conflict, Invalid, NotFound
 from detlab_master.core.experiment_edit import ExperimentEdit
-from detlab_master.core.metrics import PROFILING_GROUPS
 from detlab_master.core.permissions import Principal
-from detlab_master.core.records import Checkpoint, Experiment, Json, MetricReport, Trial
+from detlab_master.core.records import Checkpoint, Experiment, MetricReport, Trial
 from detlab_master.core.states import CheckpointState, TrialState
 from detlab_master.core.states import ExperimentState as S
 from detlab_master.engine import clock
@@ -162,34 +161,15 @@ class ExperimentService:
 
     # Reports of trials
 
-    async def report_metrics(
-        self,
-        trial_id: int,
-        run_id: int,
-        group: str,
-        steps_completed: int | None,
-        metrics: Json,
-        batch_metrics: Sequence[Json] | None,
-        reported_at: float | None,
-    ) -> None:
-        """Keep a report; a validation goes to the search in the same transaction.
+    async def report_metrics(self, trial_id: int, reports: Sequence[MetricReport]) -> None:
+        """Keep a trial's reports in this order; a validation goes to the search in the same transaction.
 
         Raises:
             NotFound: no such trial.
-            Invalid: the report comes from a run that was replaced, or contradicts an earlier one.
+            Invalid: a report comes from a run that was replaced, or contradicts an earlier one; those before it
+                are kept, and those behind it are not.
         """
-        if steps_completed is None and group not in PROFILING_GROUPS:
-            raise Invalid(f"a report of metric group {group!r} must say its stepsCompleted")
-        report = MetricReport(
-            trial_id=trial_id,
-            run_id=run_id,
-            group=group,
-            steps_completed=steps_completed or 0,
-            reported_at=clock.now() if reported_at is None else reported_at,
-            metrics=metrics,
-            batch_metrics=None if batch_metrics is None else tuple(batch_metrics),
-        )
-        await self._at_work.report(trial_id, MetricsReported(report))
+        await self._at_work.report(trial_id, *map(MetricsReported, reports))
 
     async def report_progress(self, trial_id: int, progress: float) -> None:
         await self._at_work.report(trial_id, core.TrialProgressed(trial_id, min(1.0, max(0.0, progress))))

@@ -109,8 +109,8 @@ class ExperimentsAtWork:
         self._of_trial[trial_id] = kept.experiment_id
         return kept
 
-    async def report(self, trial_id: int, event: Event) -> None:
-        """Hand a trial's report to its experiment.
+    async def report(self, trial_id: int, *events: Event) -> None:
+        """Hand a trial's reports to its experiment, in this order, and to be kept together if they can be.
 
         Raises:
             NotFound: no such trial.
@@ -122,7 +122,7 @@ class ExperimentsAtWork:
             raise Invalid(
                 f"trial {trial_id} belongs to experiment {experiment_id}, which has ended: it takes no reports"
             )
-        await inbox.ask(event)
+        await inbox.ask_all(events)
 
     def log_policies(self, experiment_id: int) -> tuple[log_policies.Policy, ...]:
         """None of an experiment that has ended."""

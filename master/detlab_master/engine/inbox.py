@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from detlab_master.core.errors import Invalid, RequestError
@@ -54,6 +55,15 @@ class Machine(Protocol[E_contra]):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class _Waiting(Generic[E_contra]):
+    """An event in the queue."""
+
+    event: E_contra
+    future: asyncio.Future[Any]
+    after: asyncio.Future[Any] | None = None  # of an event without which this one must not be kept
+
+
 class Inbox(Generic[E_contra]):
     """One machine's queue, worked off by one task of the event loop."""
 
@@ -61,7 +71,7 @@ class Inbox(Generic[E_contra]):
         self._name = name
         self._machine = machine
         self._store = store
-        self._queue: asyncio.Queue[tuple[E_contra, asyncio.Future[Any]]] = asyncio.Queue()
+        self._queue: asyncio.Queue[_Waiting[E_contra]] = asyncio.Queue()
         self._worker = asyncio.create_task(self._work(), name=f"inbox {name}")
         self._broken = False
 
@@ -75,14 +85,25 @@ class Inbox(Generic[E_contra]):
         """
         return await self.tell(event)
 
-    def tell(self, event: E_contra) -> asyncio.Future[Any]:
+    async def ask_all(self, events: Sequence[E_contra]) -> None:
+        """Hand in events in their order, and wait until they are kept: in one transaction, if that can be.
+
+        The first that is refused is raised, as by `ask`; of those behind it none is kept.
+        """
+        futures: list[asyncio.Future[Any]] = []
+        for event in events:
+            futures.append(self.tell(event, after=futures[-1] if futures else None))
+        for future in futures:
+            await future
+
+    def tell(self, event: E_contra, *, after: asyncio.Future[Any] | None = None) -> asyncio.Future[Any]:
         """Hand in an event; the future is done when its result is kept."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         future.add_done_callback(_retrieve)
         if self._worker.done():
             _fail(future, self._closed())
             return future
-        self._queue.put_nowait((event, future))
+        self._queue.put_nowait(_Waiting(event, future, after))
         return future
 
     async def close(self) -> None:
@@ -90,7 +111,7 @@ class Inbox(Generic[E_contra]):
         self._worker.cancel()
         await asyncio.gather(self._worker, return_exceptions=True)
         while not self._queue.empty():
-            _fail(self._queue.get_nowait()[1], self._closed())
+            _fail(self._queue.get_nowait().future, self._closed())
 
     def _closed(self) -> Closed:
         return Closed(f"{self._name} has ended: it takes no changes any more")
@@ -106,20 +127,23 @@ class Inbox(Generic[E_contra]):
                 self._refuse(batch)
                 raise
 
-    def _refuse(self, batch: Sequence[tuple[E_contra, asyncio.Future[Any]]]) -> None:
-        for _, future in batch:
-            _fail(future, self._closed())
+    def _refuse(self, batch: Sequence[_Waiting[E_contra]]) -> None:
+        for waiting in batch:
+            _fail(waiting.future, self._closed())
 
-    async def _handle(self, batch: Sequence[tuple[E_contra, asyncio.Future[Any]]]) -> None:
+    async def _handle(self, batch: Sequence[_Waiting[E_contra]]) -> None:
         if not await self._mend():
-            for _, future in batch:
-                _fail(
-                    future, StoreUnavailable("the database cannot be reached; please try again in a moment")
-                )
+            gone = StoreUnavailable("the database cannot be reached; please try again in a moment")
+            for waiting in batch:
+                _fail(waiting.future, gone)
             await asyncio.sleep(0.2)  # do not spin
             return
         done: list[tuple[Plan, asyncio.Future[Any]]] = []
-        for event, future in batch:
+        for waiting in batch:
+            event, future = waiting.event, waiting.future
+            if waiting.after is not None and _failed(waiting.after):
+                _fail(future, Invalid("what was sent before it in the same request was not kept"))
+                continue
             plan = Plan(alone=not done)
             try:
                 try:
@@ -183,6 +207,10 @@ class Inbox(Generic[E_contra]):
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
+
+
+def _failed(future: asyncio.Future[Any]) -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

@@ -1,3 +1,5 @@
+import datetime
+import decimal
 import json
 import logging
 import math
@@ -54,7 +56,7 @@ def test_a_refused_report_is_raised_at_the_next_one_and_at_close(trial: StubMast
         trial.wait_for(lambda: len(trial.sent("/metrics")) == 1)
         for step in range(2, 1000):
             context.train.report_training_metrics(step, {"loss": 1})
-    assert len(trial.sent("/metrics")) == 1
+    assert [r["metrics"]["stepsCompleted"] for r in trial.sent("/metrics")] == [1]
 
     with pytest.raises(errors.APIException, match="refused /metrics"), core.init() as context:
         context.train.report_training_metrics(1, {"loss": 1})
@@ -87,7 +89,7 @@ def test_a_checkpoint_is_reported_after_the_metrics_before_it_and_when_it_is_com
             assert not (tmp_path / "checkpoints" / uuid).exists()
         paths = [r.path for r in trial.requests]
         metrics = [i for i, path in enumerate(paths) if path.endswith("/metrics")]
-        assert len(metrics) == 29
+        assert len(trial.sent("/metrics")) == 29
         assert paths.index("/api/v1/checkpoints") > metrics[-1]
         assert seen == [["metadata.json", "sub"]]
         [report] = trial.sent("/checkpoints")
@@ -239,6 +241,10 @@ def list_operations(context: core.Context) -> list[int]:
     [
         (lambda t: t.report_validation_metrics(1, {"loss": None}), ValueError),
         (lambda t: t.report_training_metrics(1, {"loss": object()}), TypeError),
+        (lambda t: t.report_training_metrics(1, {"loss": 1j}), TypeError),
+        (lambda t: t.report_training_metrics(1, {"loss": _endless()}), TypeError),
+        (lambda t: t.report_training_metrics(1, {1: 1}), TypeError),
+        (lambda t: t.report_training_metrics(1, [1]), TypeError),
         (lambda t: t.report_training_metrics(1.5, {"loss": 1}), TypeError),
         (lambda t: t.report_metrics("a.b", 1, {"loss": 1}), ValueError),
         (lambda t: t.report_metrics("", 1, {"loss": 1}), ValueError),
@@ -253,6 +259,12 @@ def test_wrong_reports_are_refused_at_once(trial: StubMaster, call, kind: type[E
     assert trial.sent("/metrics") == []
 
 
+def _endless() -> list[object]:
+    endless: list[object] = []
+    endless.append(endless)
+    return endless
+
+
 def test_metrics_become_json() -> None:
     import numpy as np
     import torch
@@ -263,6 +275,11 @@ def test_metrics_become_json() -> None:
         "down": np.float32(-math.inf),
         "torch": torch.tensor(2.5),
         "array": np.array([1, 2]),
+        "half": torch.tensor([0.5, math.inf], dtype=torch.bfloat16),
+        "table": np.array([["a", None]], dtype=object),
+        "day": datetime.date(2026, 1, 31),
+        "money": decimal.Decimal("1.5"),
+        "days": np.array(["2026-01-31"], dtype="datetime64[D]"),
         "nested": {"deep": [torch.tensor(math.nan)]},
         "flag": True,
         "text": "x",
@@ -274,11 +291,45 @@ def test_metrics_become_json() -> None:
         "down": "-Infinity",
         "torch": 2.5,
         "array": [1, 2],
+        "half": [0.5, "Infinity"],
+        "table": [["a", None]],
+        "day": "2026-01-31",
+        "money": 1.5,
+        "days": ["2026-01-31"],
         "nested": {"deep": ["NaN"]},
         "flag": True,
         "text": "x",
         "none": None,
     }
+
+
+def test_a_report_is_of_the_moment_of_its_call(trial: StubMaster) -> None:
+    import numpy as np
+    import torch
+
+    confusion, weights, nested = np.zeros((2, 2), dtype=int), torch.zeros(2), {"list": [1]}
+    metrics = {"confusion": confusion, "weights": weights, "nested": nested}
+    with core.init() as context:
+        context.train.report_training_metrics(1, metrics, [metrics])
+        confusion += 1
+        weights += 1
+        nested["list"].append(2)
+        metrics["late"] = 1
+    expected = {"confusion": [[0, 0], [0, 0]], "weights": [0.0, 0.0], "nested": {"list": [1]}}
+    [report] = trial.sent("/metrics")
+    assert report["metrics"]["metrics"] == {"avgMetrics": expected, "batchMetrics": [expected]}
+
+
+def test_of_progress_and_status_the_newest_arrives(trial: StubMaster) -> None:
+    with core.init() as context:
+        for step in range(1, 101):
+            context.train.report_training_metrics(step, {"loss": 1})
+            context.train.report_progress(step / 100)
+            context.train.set_status(f"step {step}")
+    assert [r["metrics"]["stepsCompleted"] for r in trial.sent("/metrics")] == list(range(1, 101))
+    assert trial.sent("/progress")[-1]["progress"] == 1
+    assert trial.sent("/runner/metadata")[-1] == {"state": "step 100"}
+    assert len(trial.requests) < 40
 
 
 def test_off_cluster_the_same_code_runs(

@@ -160,3 +160,24 @@ async def next_start(connected: Agent) -> protocol.ContainerSpec:
         if isinstance(message, protocol.StartContainer):
             return message.spec
         assert message is not None, "the master has closed the connection"
+
+
+async def test_reports_may_come_together(running: Running) -> None:
+    def report(steps: int, **values: Any) -> dict[str, Any]:
+        ids = {"trialId": running.trial_id, "trialRunId": 1, "stepsCompleted": steps}
+        return {"group": "training", "metrics": {**ids, "metrics": {"avgMetrics": values}}}
+
+    async def send(*reports: Any) -> Answer:
+        path = f"/api/v1/trials/{running.trial_id}/metrics"
+        return await running.rig.call("POST", path, {"reports": reports}, container=running.token)
+
+    for _ in range(2):  # the answer to the first got lost
+        assert (await send(report(1, loss=3.0), report(2, loss=2.0))).status == 200
+    kept = [(1, 1, {"loss": 3.0}), (1, 2, {"loss": 2.0})]
+    assert await running.kept("training") == kept
+    refused = await send(report(3, loss=1.0), report(2, loss=99.0), report(4, loss=0.5))
+    assert refused.status == 400
+    assert await running.kept("training") == [*kept, (1, 3, {"loss": 1.0})]
+    wrong = await send(report(5, loss=1.0), {"group": "training", "metrics": {"stepsCompleted": 6}})
+    assert (wrong.status, wrong.error) == (400, "reports[1].metrics.trialRunId is missing: it is required")
+    assert len(await running.kept("training")) == 3

@@ -81,6 +81,22 @@ async def test_a_refused_event_does_not_touch_those_beside_it(store: FickleStore
     await inbox.close()
 
 
+async def test_what_is_handed_in_together_is_kept_up_to_the_first_that_is_refused(store: FickleStore) -> None:
+    adder = Adder()
+    inbox: Inbox[int | str] = Inbox("test", adder, store)
+    await inbox.ask_all([1, "flush", 2])
+    assert (adder.kept, adder.flushes) == (3, 1)
+    with pytest.raises(Invalid, match="only positive numbers"):
+        await inbox.ask_all([4, -1, 8, 16])
+    assert adder.kept == 7
+    store.away = True
+    with pytest.raises(StoreUnavailable, match="the disk is full"):
+        await inbox.ask_all([32, "flush", 64])
+    store.away = False
+    assert await inbox.ask(1) == 8
+    await inbox.close()
+
+
 async def test_what_cannot_be_kept_never_happened(store: FickleStore) -> None:
     adder = Adder()
     inbox: Inbox[int | str] = Inbox("test", adder, store)

@@ -121,11 +121,17 @@ class Session:
         return self._request("GET", path, params=params, timeout=timeout)
 
     def post(
-        self, path: str, json: JSON = None, timeout: float | None = None, *, once: bool = False
+        self,
+        path: str,
+        json: JSON = None,
+        timeout: float | None = None,
+        *,
+        body: bytes | None = None,
+        once: bool = False,
     ) -> requests.Response:
-        """POST to `path`. With `once`, for what must not be made twice, only a request that cannot have
-        arrived is tried again."""
-        return self._request("POST", path, json=json, timeout=timeout, once=once)
+        """POST to `path`; `body` is JSON that is encoded already. With `once`, for what must not be made twice,
+        only a request that cannot have arrived is tried again."""
+        return self._request("POST", path, json=json, body=body, timeout=timeout, once=once)
 
     def patch(self, path: str, json: JSON = None, timeout: float | None = None) -> requests.Response:
         return self._request("PATCH", path, json=json, timeout=timeout)
@@ -219,6 +225,7 @@ class Session:
         *,
         params: Mapping[str, Any] | None = None,
         json: JSON = None,
+        body: bytes | None = None,
         timeout: float | None = None,
         stream: bool = False,
         headers: dict[str, str] | None = None,
@@ -234,6 +241,7 @@ class Session:
                 f"{self.master}/{path.lstrip('/')}",
                 params=_query(params),
                 json=json,
+                data=body,
                 headers=headers,
                 timeout=(CONNECT_TIMEOUT, read_timeout),
                 stream=stream,
