@@ -218,7 +218,7 @@ class Daemon:
             self._handle(machine.ContainerEnded(container_id, ended))
             if container_id not in self._watches:  # nobody wants it: it was forgotten at once
                 return
-            shipper.end()
+            shipper.end(ended.lines)
             await shipping
         finally:
             await _cancel(shipping)

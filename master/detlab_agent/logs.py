@@ -46,7 +46,8 @@ def to_line(record: Record) -> LogLine:
 class LogShipper:
     """Reads a container's segments and sends them while the master listens.
 
-    The acknowledged offset is kept in the container's folder: an agent that comes up again continues there.
+    The acknowledged offset is kept in the container's folder: an agent that comes up again continues there. A master that
+    has stored more than it could acknowledge says so before it listens again: lines that are lost count from there.
     """
 
     def __init__(self, spec: ContainerSpec, folder: Path, send: Callable[[LogBatch], None]) -> None:
@@ -60,6 +61,7 @@ class LogShipper:
         )  # last offsets of the batches that were sent and not acknowledged
         self._listening = False
         self._ended = False
+        self._lines = 0  # that were written in all, once that is known
         self._wake = asyncio.Event()
 
     def resume(self) -> None:
@@ -72,9 +74,10 @@ class LogShipper:
     def pause(self) -> None:
         self._listening = False
 
-    def end(self) -> None:
-        """Nothing more will be written."""
+    def end(self, lines: int | None) -> None:
+        """Nothing more will be written; so many lines were, as far as anybody knows."""
         self._ended = True
+        self._lines = lines or 0
         self._wake.set()
 
     def acked(self, offset: int) -> None:
@@ -96,7 +99,7 @@ class LogShipper:
     async def run(self) -> None:
         """Ends when the container has ended and all its lines were acknowledged."""
         try:
-            while not self._ship():
+            while not self.step():
                 self._wake.clear()
                 # Not wait_for: in Python 3.11 it forgets a cancellation that comes together with the event.
                 with contextlib.suppress(TimeoutError):
@@ -105,11 +108,13 @@ class LogShipper:
         finally:
             self._reader.close()
 
-    def _ship(self) -> bool:
+    def step(self) -> bool:
         """Sends what there is, as far as allowed; True when everything is delivered."""
         while self._listening and len(self._in_flight) < BATCHES_IN_FLIGHT:
             ended = self._ended  # asked before reading: then an empty read is the end
             records = self._reader.read(BATCH_LINES, BATCH_CHARACTERS)
+            if ended and not records:
+                records = self._reader.missing(self._lines)
             if not records:
                 return ended and not self._in_flight
             self._in_flight.append(records[-1].offset)

@@ -303,8 +303,8 @@ def _on_connected(state: State, addresses: tuple[str, ...]) -> Step:
 
 def _on_message(state: State, message: MasterMessage, now: str) -> Step:
     match message:
-        case Welcome(_, _, keep):
-            return _on_welcome(state, frozenset(keep), now)
+        case Welcome():
+            return _on_welcome(state, message, now)
         case Refused(reason, permanent):
             return state, [Leave(reason, permanent)]
         case StartContainer(spec):
@@ -323,9 +323,10 @@ def _on_message(state: State, message: MasterMessage, now: str) -> Step:
             return state, [NoteAckedLogs(container_id, offset)] if container_id in state.containers else []
 
 
-def _on_welcome(state: State, keep: frozenset[str], now: str) -> Step:
-    welcomed = replace(state, welcomed=True)
-    effects: list[Effect] = [ResumeLogs()]
+def _on_welcome(state: State, welcome: Welcome, now: str) -> Step:
+    welcomed, keep = replace(state, welcomed=True), frozenset(welcome.keep)
+    effects: list[Effect] = [NoteAckedLogs(*stored) for stored in welcome.stored.items()]
+    effects.append(ResumeLogs())
     for container in state.containers.values():
         container_id = container.container_id
         if container_id in keep:

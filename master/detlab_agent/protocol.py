@@ -202,6 +202,7 @@ class Welcome:
     master_id: str
     cluster_id: str
     keep: tuple[str, ...]  # container ids
+    stored: dict[str, int]  # container id -> offset of its last line that is stored, where there is one
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ Rules:
 - The writer opens the next file only after its last write to the one before; so a file that has a successor is complete.
 - The reader deletes files that are complete and delivered. The writer deletes the oldest one when there are too many:
   output never waits for the network and never fills the disk.
-- A record counts once its newline is there.
+- A record counts once its newline is there, and stays from then on; what follows the last newline may be taken back.
 
 Part of the shim: imports little.
 """
@@ -106,6 +106,11 @@ class SegmentWriter:
         record = [self._offset, time.time_ns() // 1000, stream, text]
         self._buffer.append(json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
 
+    @property
+    def lines(self) -> int:
+        """How many were added: the offset of the last one."""
+        return self._offset
+
     def flush(self) -> None:
         """Hands what was added to the kernel; it survives this process. A write that fails loses its lines."""
         batch: list[bytes] = []
@@ -132,14 +137,14 @@ class SegmentWriter:
             return
         data = b"".join(batch)
         start = os.fstat(self._fd).st_size
+        written = 0
         try:
-            written = 0
             while written < len(data):
                 written += os.write(self._fd, data[written:])
-        except (
-            OSError
-        ):  # the disk is full: half a record must not stay; the gap in the offsets tells the loss
-            os.ftruncate(self._fd, start)
+        except OSError:
+            # The disk is full: the gap in the offsets tells the loss. Half a record must not stay; whole ones must, since
+            # the reader may have them already.
+            os.ftruncate(self._fd, start + data.rfind(b"\n", 0, written) + 1)
 
     def _next_segment(self) -> None:
         if self._fd >= 0:
@@ -176,7 +181,7 @@ class Record:
 class SegmentReader:
     """Reads the records of `folder` in order, while they are being written. Not thread-safe."""
 
-    CHUNK = 256 * 1024
+    CHUNK = 256 * 1024  # more than any record: a character of a line takes 6 bytes at most
 
     def __init__(self, folder: str, after: int) -> None:
         self._folder = folder
@@ -188,8 +193,8 @@ class SegmentReader:
         """Continue behind the offset `after`."""
         self.close()
         self._number = 0
+        self._position = 0  # in the present segment, behind the last whole record that was read
         self._last = after
-        self._pending = b""
         self._ready: list[Record] = []
         self._passed = []
 
@@ -211,6 +216,14 @@ class SegmentReader:
         taken, self._ready = self._ready[:count], self._ready[count:]
         return taken
 
+    def missing(self, last: int) -> list[Record]:
+        """What tells that lines up to the offset `last` never came, once all that is there was read."""
+        lost = last - self._last
+        if lost <= 0:
+            return []
+        self._last = last
+        return [Record(last, time.time_ns() // 1000, "stderr", "", lost)]
+
     def delete_delivered(self, acked: int) -> None:
         """Deletes the complete segments that hold nothing behind the offset `acked`."""
         while self._passed and self._passed[0][1] <= acked:
@@ -223,17 +236,15 @@ class SegmentReader:
         if self._fd < 0 and not self._open_next():
             return False
         has_successor = self._successor() > 0  # asked before the read: then what is read is the whole rest
-        data = os.read(self._fd, self.CHUNK)
-        if data:
-            lines = (self._pending + data).split(b"\n")
-            self._pending = lines.pop()
-            self._parse(lines)
+        data = os.pread(self._fd, self.CHUNK, self._position)
+        if whole := data.rfind(b"\n") + 1:
+            self._parse(data[: whole - 1].split(b"\n"))
+            self._position += whole
             return True
         if not has_successor:
             return False
         self._passed.append((self._path(self._number), self._last))
-        self.close()
-        self._pending = b""  # half a record of a writer that was killed
+        self.close()  # half a record may be left, of a writer that was killed
         return True
 
     def _parse(self, lines: list[bytes]) -> None:
@@ -250,7 +261,7 @@ class SegmentReader:
         while number := self._successor():
             self._number = number
             try:
-                self._fd = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC)
+                self._fd, self._position = os.open(self._path(number), os.O_RDONLY | os.O_CLOEXEC), 0
             except FileNotFoundError:  # dropped by the writer since it was listed
                 continue
             return True

@@ -9,7 +9,8 @@ It runs `launch.json`'s command in a process group of its own, keeps its output 
     launch.json  from the agent: argv, env, cwd, uid, mounts, ... (see drivers/process.py); secrets inside
     shim.json    who this shim is: pid, start time in clock ticks, boot id
     logs/        what the command said
-    exit.json    {"exit_code": 128+n for signal n, 127/126 if it could not be executed, "message": why or null}
+    exit.json    {"exit_code": 128+n for signal n, 127/126 if it could not be executed, "message": why or null,
+                  "lines": how many the command has said}
 
 Signals: SIGTERM goes on to the command's process group. SIGUSR1 kills all descendants, whatever group or session they
 moved to: the shim is their subreaper, so none can leave its tree. Descendants left when the command ends are killed.
@@ -90,11 +91,12 @@ def main() -> None:
     try:
         with open(os.path.join(folder, "launch.json")) as file:
             launch = json.load(file)
-        exit_code, message = _Supervisor(folder, launch).run()
+        ended = _Supervisor(folder, launch).run()
     except Exception as e:  # noqa: BLE001  whatever it is, the agent must learn that the task has ended
         kill_tree()
-        exit_code, message = CANNOT_EXECUTE, f"the task's supervisor failed: {type(e).__name__}: {e}"
-    _tell_the_end(exit_path, {"exit_code": exit_code, "message": message})
+        message = f"the task's supervisor failed: {type(e).__name__}: {e}"
+        ended = {"exit_code": CANNOT_EXECUTE, "message": message}
+    _tell_the_end(exit_path, ended)
 
 
 def _tell_the_end(path: str, ended: dict[str, Any]) -> None:
@@ -119,8 +121,8 @@ class _Supervisor:
         self._status: int | None = None  # of the command, once it has ended
         self._killing = False
 
-    def run(self) -> tuple[int, str | None]:
-        """Runs the command to its end and all its descendants' end; its exit code, and why it could not be run."""
+    def run(self) -> dict[str, Any]:
+        """Runs the command to its end and all its descendants' end; what `exit.json` says of it."""
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         if os.geteuid() == 0:
             _oom_score("-900")  # when memory is short, the task goes, not the one who tells about it
@@ -209,7 +211,7 @@ class _Supervisor:
             if pid == self._pid:
                 self._status = os.waitstatus_to_exitcode(status)
 
-    def _finish(self, refusal: int) -> tuple[int, str | None]:
+    def _finish(self, refusal: int) -> dict[str, Any]:
         assert self._status is not None
         exit_code = self._status if self._status >= 0 else 128 - self._status
         message = None
@@ -218,7 +220,7 @@ class _Supervisor:
                 message = str(json.loads(refused))
                 self._log.add("stderr", f"ERROR: {message}\n")
         self._log.close()
-        return exit_code, message
+        return {"exit_code": exit_code, "message": message, "lines": self._log.lines}
 
 
 def _become_the_command(folder: str, launch: dict[str, Any], out: int, err: int, refusal: int) -> None:

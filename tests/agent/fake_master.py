@@ -133,7 +133,8 @@ class FakeMaster:
                 for report in message.containers:
                     if report.container_id in self.wanted and report.state is ContainerState.TERMINATED:
                         self._note_end(report)
-                self.send(Welcome("master-1", "cluster-1", tuple(sorted(self.wanted))))
+                stored = {i: seen.lines[-1].offset for i, seen in self.containers.items() if seen.lines}
+                self.send(Welcome("master-1", "cluster-1", tuple(sorted(self.wanted)), stored))
                 for report in message.containers:
                     if report.state is ContainerState.TERMINATED and self.forgets:
                         self.send(AckState(report.container_id))

@@ -45,7 +45,7 @@ def got(message: MasterMessage) -> machine.Event:
     return machine.Received(message)
 
 
-CONNECTED = (machine.Connected(()), got(Welcome("m", "c", ())))
+CONNECTED = (machine.Connected(()), got(Welcome("m", "c", (), {})))
 START = got(StartContainer(SPEC))
 RUNNING = run(State(IDENTITY), *CONNECTED, START, machine.Started("c1"))[0]
 
@@ -83,12 +83,14 @@ def test_what_happened_between_hello_and_welcome_is_told_after_it() -> None:
         machine.LogsDelivered("c1"),
     )
     assert effects == []
-    _, effects = run(state, got(Welcome("m", "c", ("c1",))))
-    assert effects[0] == machine.ResumeLogs() and told(effects) == [ContainerState.TERMINATED]
+    _, effects = run(state, got(Welcome("m", "c", ("c1",), {"c1": 7})))
+    assert effects[:2] == [machine.NoteAckedLogs("c1", 7), machine.ResumeLogs()] and told(effects) == [
+        ContainerState.TERMINATED
+    ]
 
 
 def test_an_unwanted_container_is_killed_and_forgotten_without_a_word() -> None:
-    state, effects = run(RUNNING, machine.Connected(()), got(Welcome("m", "c", ())))
+    state, effects = run(RUNNING, machine.Connected(()), got(Welcome("m", "c", (), {})))
     assert machine.Kill("c1", 0.0, KillReason.UNWANTED) in effects
     state, effects = run(state, machine.ContainerEnded("c1", Ended(137)))
     assert effects == [machine.Forget("c1")] and not state.containers
@@ -155,7 +157,7 @@ def test_an_illegal_event_raises(event: machine.Event) -> None:
 
 IDS = st.sampled_from(["c1", "c2"])
 FROM_MASTER: st.SearchStrategy[MasterMessage] = st.one_of(
-    st.lists(IDS, unique=True).map(lambda ids: Welcome("m", "c", tuple(ids))),
+    st.lists(IDS, unique=True).map(lambda ids: Welcome("m", "c", tuple(ids), {})),
     IDS.map(lambda i: StartContainer(make_spec("true", container_id=i))),
     st.builds(KillContainer, IDS, st.sampled_from([0.0, 5.0])),
     IDS.map(AckState),

@@ -194,6 +194,7 @@ async def test_output_is_bounded_while_nobody_listens(master: FakeMaster, runnin
     # One gap, or two: the oldest lines that wait already may have been read when the next ones are given up.
     gaps = [line for line in seen.lines if "lines were lost here" in line.log]
     assert gaps and all(gap.level == "LOG_LEVEL_WARNING" for gap in gaps)
+    assert sum(int(gap.log.split()[0]) for gap in gaps) == 6001 - (len(seen.lines) - len(gaps))
     lost = gaps[-1]
     assert 1000 < lost.offset < 6000
     # Line i has the offset i + 1: from the last gap on, all are there.

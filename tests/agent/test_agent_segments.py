@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detlab_agent.logs import to_line
+from detlab_agent.logs import LogShipper, to_line
+from detlab_agent.protocol import ContainerSpec, LogLine
 from detlab_agent.segments import MAX_LINE_BYTES, LineSplitter, Record, SegmentReader, SegmentWriter
 
 
@@ -103,6 +107,82 @@ def test_the_oldest_output_goes_and_the_reader_says_how_much(tmp_path: Path) -> 
     line = to_line(first)
     assert line.log.startswith(f"{first.lost} lines were lost here") and line.level == "LOG_LEVEL_WARNING"
     reader.close()
+
+
+def test_half_a_record_may_be_taken_back(tmp_path: Path) -> None:
+    """A writer whose disk is full removes what it has written of a record, which a reader may have seen."""
+    writer = write(tmp_path, range(2))
+    reader = SegmentReader(str(tmp_path), after=0)
+    (path,) = tmp_path.iterdir()
+    whole = path.stat().st_size
+    with path.open("ab") as file:
+        file.write(b'[3,1,"stdout","a line that is longer than the next')
+    assert texts(reader.read(10, 1000)) == ["0\n", "1\n"] and reader.read(10, 1000) == []
+    os.truncate(path, whole)
+    write(tmp_path, range(2, 3), writer)
+    assert texts(reader.read(10, 1000)) == ["2\n"]
+    reader.close()
+    writer.close()
+
+
+def test_a_full_disk_loses_lines_and_the_reader_says_how_many(tmp_path: Path) -> None:
+    writer = SegmentWriter(str(tmp_path))
+    reader = SegmentReader(str(tmp_path), after=0)
+
+    def say(numbers: range) -> None:
+        for number in numbers:
+            writer.add("stdout", f"{number}\n")
+        writer.flush()
+
+    with largest_file(1000):
+        say(range(5))
+        found = reader.read(1000, 10_000)
+        say(range(5, 100))  # some of them fit
+        found += reader.read(1000, 10_000)
+    say(range(100, 110))
+    with largest_file(1000):
+        say(range(110, 120))  # and then it ends
+    writer.close()
+    while records := reader.read(1000, 10_000):
+        found += records
+    assert 5 < len([r for r in found if r.offset <= 100 and not r.lost]) < 100
+    (rest,) = reader.missing(writer.lines)
+    assert (rest.lost, rest.offset) == (10, 120) and reader.missing(writer.lines) == []
+    found.append(rest)
+    assert all(record.offset == int(record.text) + 1 for record in found if not record.lost)
+    assert sum(record.lost or 1 for record in found) == 120
+    reader.close()
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """What is written to a file beyond that fails, as on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_lines_that_were_stored_and_not_acknowledged_do_not_count_as_lost(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    spec = ContainerSpec("c", "1.t.1", "1.t", "COMMAND", "ada", None, ("true",), {})
+    stored: dict[int, LogLine] = {}
+    shipper = LogShipper(spec, tmp_path, lambda batch: stored.update({x.offset: x for x in batch.lines}))
+    writer = write(folder, range(10))
+    shipper.resume()
+    shipper.step()  # what is sent comes to be stored, and nothing is acknowledged
+    assert len(stored) == 10
+    shipper.pause()
+    write(folder, range(10, 100), writer).close()
+    shipper.acked(10)  # the master says so when it welcomes the agent again
+    shipper.end(100)
+    shipper.resume()
+    shipper.step()
+    markers = [line for line in stored.values() if "lines were lost here" in line.log]
+    assert markers and sum(int(x.log.split()[0]) for x in markers) == 100 - (len(stored) - len(markers))
 
 
 def test_half_a_record_of_a_killed_writer_is_no_record(tmp_path: Path) -> None:

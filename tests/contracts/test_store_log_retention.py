@@ -48,6 +48,15 @@ def test_lines_removed_in_the_transaction_that_brought_them(store: Store) -> Non
     assert [line.log for line in store.logs.find(LogFilter(["t"]))] == ["b"]
 
 
+def test_how_far_the_lines_of_containers_are_kept(store: Store) -> None:
+    lines = [log(task_id="t", container_id="one", offset=offset) for offset in (1, 2, 7, 10)]
+    more = [log(task_id="t", container_id="two", offset=3), log(task_id="t", container_id="", offset=None)]
+    commit(store, AppendLogs((*lines, *more)))
+    assert store.logs.last_offsets(["one", "two", "three"]) == {"one": 10, "two": 3}
+    assert store.logs.last_offsets(["two"]) == {"two": 3}
+    assert store.logs.last_offsets([]) == {}
+
+
 def test_where_lines_come_from(store: Store) -> None:
     commit(
         store,

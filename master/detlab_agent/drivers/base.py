@@ -32,6 +32,7 @@ class Ended:
     exit_code: int | None  # 128+n for signal n; None where nobody knows it
     message: str | None = None  # where there is more to say than the exit code
     kind: FailureKind | None = None  # where it is not an ordinary end
+    lines: int | None = None  # that it has said, those that were lost among them; None where nobody knows
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ class ProcessDriver:
             )
         ended = json.loads((folder / "exit.json").read_text())
         kind = FailureKind(ended["kind"]) if ended.get("kind") else None
-        return Ended(ended["exit_code"], ended["message"], kind)
+        return Ended(ended["exit_code"], ended["message"], kind, ended.get("lines"))
 
     def kill(self, container_id: str, grace_seconds: float, reason: KillReason) -> None:
         running = self._shims.get(container_id)

@@ -74,7 +74,7 @@ class AgentSocket(WebSocketHandler):
         try:
             decoded = protocol.decode(message)
             if self._connection_of_agent is None:
-                self._welcome(decoded)
+                await self._welcome(decoded)
             else:
                 await self._connection_of_agent.received(decoded)
         except protocol.ProtocolError as error:
@@ -88,7 +88,7 @@ class AgentSocket(WebSocketHandler):
             logger.exception("a message of agent %s failed", self._name)
             self._send_away("the master failed at a message")
 
-    def _welcome(self, message: protocol.Message) -> None:
+    async def _welcome(self, message: protocol.Message) -> None:
         if not isinstance(message, protocol.Hello):
             raise protocol.ProtocolError(f"the first message is {type(message).__name__}: expected Hello")
         if self._name and message.agent_id != self._name:
@@ -98,7 +98,11 @@ class AgentSocket(WebSocketHandler):
         self._name = message.agent_id
         if self._impatience is not None:
             self._impatience.cancel()
-        outcome = self.services.agents.connect(message, self._send)
+        containers = [report.container_id for report in message.containers]
+        stored = await self.services.logs.stored(containers)
+        if self.ws_connection is None:  # it has gone meanwhile
+            return
+        outcome = self.services.agents.connect(message, self._send, stored)
         if isinstance(outcome, protocol.Refused):
             logger.warning("agent %s is refused: %s", self._name, outcome.reason)
             self._send(outcome)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from detlab_master.core.records import LogLine
 from detlab_master.engine import clock
 from detlab_master.engine.topics import Topics
-from detlab_master.store.base import Store
+from detlab_master.store.base import Store, StoreUnavailable
 from detlab_master.store.writes import AppendLogs
 
 Reader = Callable[[Sequence[LogLine]], Awaitable[None]]
@@ -43,6 +43,19 @@ class LogService:
             level=level,
             source="master",
         )
+
+    async def stored(self, container_ids: Sequence[str]) -> dict[str, int]:
+        """The offset of each container's last line that is kept, with those that are being committed just now.
+
+        Nothing where the database is away: lines may be told again, and are dropped then.
+        """
+        if not container_ids:
+            return {}
+        try:
+            await asyncio.wrap_future(self._store.commit([]))  # comes after what was handed in before
+            return await asyncio.to_thread(self._store.logs.last_offsets, container_ids)
+        except StoreUnavailable:
+            return {}
 
     def kept(self, task_id: str) -> None:
         """Lines of this task were kept as a part of another transaction."""

@@ -19,7 +19,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, assert_never
@@ -211,8 +211,13 @@ class Agents:
 
     # Agents come and go
 
-    def connect(self, hello: protocol.Hello, send: Send) -> AgentConnection | protocol.Refused:
-        """An agent's first message on a connection: welcome it, or say why not."""
+    def connect(
+        self, hello: protocol.Hello, send: Send, stored: Mapping[str, int]
+    ) -> AgentConnection | protocol.Refused:
+        """An agent's first message on a connection: welcome it, or say why not.
+
+        ``stored``: up to which offset the lines of its containers are kept, where that is known.
+        """
         if hello.protocol != protocol.PROTOCOL_VERSION:
             return protocol.Refused(
                 f"the agent speaks protocol {hello.protocol}, this master {protocol.PROTOCOL_VERSION}:"
@@ -239,7 +244,7 @@ class Agents:
         agent.environments = hello.environments
         agent.registered_at, agent.send = time.time(), send
         self._met_agents = True
-        self._reconcile(agent, hello)
+        self._reconcile(agent, hello, stored)
         logger.info("agent %s connected with %d slots", agent.id, len(agent.devices))
         return AgentConnection(self, agent.id, send)
 
@@ -252,7 +257,7 @@ class Agents:
         offered = {device.id for device in hello.slots}
         return not used <= offered or bool(agent.devices and agent.devices != hello.slots)
 
-    def _reconcile(self, agent: _Agent, hello: protocol.Hello) -> None:
+    def _reconcile(self, agent: _Agent, hello: protocol.Hello, stored: Mapping[str, int]) -> None:
         """Bring what the agent has and what it should have together."""
         assert agent.send is not None
         reported = {report.container_id: report for report in hello.containers}
@@ -261,7 +266,7 @@ class Agents:
         agent.leftovers = {i for i, r in reported.items() if i not in wanted and r.state is not ended}
         # An agent silently kills what it is not to keep. We want to hear of the end of leftovers too.
         keep = tuple(i for i in reported if i in wanted or i in agent.leftovers)
-        agent.send(protocol.Welcome(self._cluster.master_id, self._cluster.cluster_id, keep))
+        agent.send(protocol.Welcome(self._cluster.master_id, self._cluster.cluster_id, keep, dict(stored)))
         for container_id in agent.leftovers:
             agent.send(protocol.KillContainer(container_id, KILL_GRACE_SECONDS))
         for container_id in keep:

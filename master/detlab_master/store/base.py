@@ -343,6 +343,10 @@ class LogReads(Protocol):
         """How many there are of the first ``count`` lines of a task, and the id of the last of these (0: none)."""
         ...
 
+    def last_offsets(self, container_ids: Sequence[str]) -> dict[str, int]:
+        """The highest offset of each container's lines; containers without a line are left out."""
+        ...
+
 
 @dataclass(frozen=True)
 class HighestIds:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 from sqlalchemy.sql.elements import ColumnElement
@@ -78,6 +78,14 @@ class SqlLogs:
         statement = sa.select(sa.func.count(), sa.func.max(ids.c.id)).select_from(ids)
         found, last_id = self._reader.rows(statement)[0]
         return found, last_id or 0
+
+    def last_offsets(self, container_ids: Sequence[str]) -> dict[str, int]:
+        statement = (
+            sa.select(_l.container_id, sa.func.max(_l.offset))
+            .where(_l.container_id.in_(container_ids), _l.offset.is_not(None))
+            .group_by(_l.container_id)
+        )
+        return {container_id: offset for container_id, offset in self._reader.rows(statement)}
 
     def _chunk(
         self,

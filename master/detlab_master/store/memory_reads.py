@@ -463,6 +463,11 @@ class MemoryLogs(_Reads):
             ids = sorted(self._data.logs.get(task_id, {}))[:count]
         return len(ids), ids[-1] if ids else 0
 
+    def last_offsets(self, container_ids: Sequence[str]) -> dict[str, int]:
+        with self._lock:
+            shipped = sorted(self._data.shipped)  # so the last of a container's is its highest
+        return {container_id: offset for container_id, offset in shipped if container_id in container_ids}
+
     def find(
         self, where: LogFilter, *, after_id: int = 0, limit: int | None = None, descending: bool = False
     ) -> list[records.LogLine]:
