@@ -234,6 +234,12 @@ def _bodies(scene: Scene) -> dict[tuple[str, str], Any]:
         ("POST", trial + "/early_exit"): {"reason": "EXITED_REASON_INVALID_HP"},
         ("POST", trial + "/runner/metadata"): {"state": "stolen"},
         ("POST", api + "/runs/start"): {"runId": target.trial_id},
+        ("POST", api + "/runs/{trial_id}/metadata"): {"metadata": {"stolen": 1}},
+        ("POST", api + "/webhooks/custom"): {
+            "experimentId": target.experiment_id,
+            "trialId": target.trial_id,
+            "data": {"title": "stolen"},
+        },
         ("POST", api + "/task/logs"): {"logs": [{"taskId": target.task_id, "log": "stolen\n"}]},
         ("POST", api + "/checkpoints"): {
             "uuid": uuid,

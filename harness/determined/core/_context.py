@@ -32,6 +32,13 @@ logger = logging.getLogger("determined.core")
 # With the session's waits (up to 8 s each) some ten minutes: a master that restarts is not the end of a trial.
 MASTER_RETRIES = 80
 
+_ALERT_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "error": logging.ERROR,
+}
+
 
 class Context:
     """What training code and cluster tell each other. Made by `core.init()`, used as a context manager."""
@@ -86,6 +93,30 @@ class Context:
                 stack.callback(self._sender.close)
             if self.info is not None:
                 stack.callback(faulthandler.unregister, signal.SIGUSR1)
+
+    def alert(self, title: str | None = None, description: str | None = None, level: str = "info") -> None:
+        """Make people look: a line in the trial's log at this level, which is debug, info, warn or error.
+
+        Elsewhere it goes to this process's log. Raises ValueError for another level, or when there is no text.
+        """
+        if level not in _ALERT_LEVELS:
+            raise ValueError(
+                f"the level of an alert is {level!r}: it must be one of {', '.join(_ALERT_LEVELS)}"
+            )
+        if not (title or description):
+            raise ValueError("an alert needs a title or a description")
+        if self._session is None or self.info is None:
+            text = ": ".join(part for part in (title, description) if part)
+            logger.log(_ALERT_LEVELS[level], "alert: %s", text)
+            return
+        trial = self.info.trial
+        data = {
+            "title": title,
+            "description": description,
+            "level": f"LOG_LEVEL_{logging.getLevelName(_ALERT_LEVELS[level])}",
+        }
+        body = {"experimentId": trial.experiment_id, "trialId": trial.trial_id, "data": data}
+        self._session.post("/api/v1/webhooks/custom", json=body)
 
     def __enter__(self) -> Self:
         self.start()

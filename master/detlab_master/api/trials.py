@@ -159,19 +159,3 @@ class RunnerMetadata(ApiHandler):
         state = (await self.fields()).text("state", "")
         await self.services.experiments.report_runner_state(self.path_integer(Kind.TRIAL), state)
         self.reply({})
-
-
-class StartRun(ApiHandler):
-    """Every process of a trial says where it keeps its checkpoints; the answer is the storage's number."""
-
-    rules: ClassVar = {"POST": Rule(Access.REPORT, Kind.TRIAL, in_body=True)}
-
-    async def post(self) -> None:
-        fields = await self.fields()
-        await self.admit(Kind.TRIAL, fields.integer("runId"), Access.REPORT)
-        storage = fields.object("checkpointStorage")
-        if not storage:
-            self.reply({})
-            return
-        number = await self.read(self.services.store.checkpoints.storage_id, storage)
-        self.reply({"storageId": number})

@@ -36,6 +36,7 @@ from detlab_master.core.experiment_events import (
     Reported,
     RunnerStateReported,
     Started,
+    TrialDescribed,
     TrialEnded,
     TrialKilled,
     TrialProgressed,
@@ -135,6 +136,8 @@ class ExperimentMachine:
                 return self._retain_logs(days, trial_id)
             case RunnerStateReported(trial_id, state):
                 return [self._keep(replace(self.trials[trial_id], runner_state=state))]
+            case TrialDescribed(trial_id, metadata):
+                return [self._keep(replace(self.trials[trial_id], metadata=metadata))]
             case AllocationEnded(trial_id, allocation):
                 return self._trial(trial_id, trials.AllocationEnded(allocation), ids, now)
             case Edited(change):

@@ -83,6 +83,14 @@ class RunnerStateReported:
 
 
 @dataclass(frozen=True)
+class TrialDescribed:
+    """What its code notes about a trial; it takes the place of what was noted before."""
+
+    trial_id: int
+    metadata: Json
+
+
+@dataclass(frozen=True)
 class AllocationEnded:
     trial_id: int
     allocation: Allocation
@@ -118,6 +126,7 @@ Event = (
     | LogPolicyMatched
     | LogsRetained
     | RunnerStateReported
+    | TrialDescribed
     | AllocationEnded
     | Edited
     | Continued

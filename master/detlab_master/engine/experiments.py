@@ -12,7 +12,7 @@ from detlab_master.core import trial as trials
 from detlab_master.core.errors import Conflict, Invalid, NotFound
 from detlab_master.core.experiment_edit import ExperimentEdit
 from detlab_master.core.permissions import Principal
-from detlab_master.core.records import Checkpoint, Experiment, MetricReport, Trial
+from detlab_master.core.records import Checkpoint, Experiment, Json, MetricReport, Trial
 from detlab_master.core.states import CheckpointState, TrialState
 from detlab_master.core.states import ExperimentState as S
 from detlab_master.engine import clock
@@ -25,6 +25,7 @@ from detlab_master.engine.experiments_at_work import ExperimentsAtWork
 from detlab_master.engine.inbox import Closed
 from detlab_master.engine.submissions import CreatedExperiment, CreateExperiment, Submissions
 from detlab_master.store.base import Store
+from detlab_master.store.writes import SaveTrial
 
 
 class ExperimentService:
@@ -181,6 +182,20 @@ class ExperimentService:
 
     async def report_runner_state(self, trial_id: int, state: str) -> None:
         await self._at_work.report(trial_id, core.RunnerStateReported(trial_id, state))
+
+    async def describe_trial(self, trial_id: int, metadata: Json) -> None:
+        """Keep what is noted about a trial, which may have ended.
+
+        Raises:
+            NotFound: no such trial.
+        """
+        experiment_id = (await self._at_work.trial(trial_id)).experiment_id
+        async with self._at_work.alone(experiment_id):
+            try:
+                await self._at_work.ask(experiment_id, core.TrialDescribed(trial_id, metadata))
+            except Closed:
+                trial = await self._at_work.trial(trial_id)
+                await asyncio.wrap_future(self._store.commit([SaveTrial(replace(trial, metadata=metadata))]))
 
     async def report_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Repeating a report is safe."""

@@ -208,6 +208,22 @@ def test_best_validation_counts_what_was_reported_before(trial: StubMaster) -> N
     assert trial.sent("/runs/2/metadata") == [{"metadata": {"b": 2}}]
 
 
+def test_an_alert_goes_to_the_master_and_off_the_cluster_to_the_log(
+    trial: StubMaster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with core.init() as context:
+        context.alert("loss is NaN", level="warn")
+        for wrong in ({"level": "loud", "title": "x"}, {"level": "info"}):
+            with pytest.raises(ValueError, match="alert"):
+                context.alert(**wrong)
+    data = {"title": "loss is NaN", "description": None, "level": "LOG_LEVEL_WARNING"}
+    assert trial.sent("/webhooks/custom") == [{"experimentId": 1, "trialId": 2, "data": data}]
+    monkeypatch.delenv("DET_ALLOCATION_ID")
+    with core.init() as context:
+        context.alert("look", "here", level="error")
+    assert ("determined.core", logging.ERROR, "alert: look: here") in caplog.record_tuples
+
+
 def test_searcher_operations(trial: StubMaster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with core.init() as context, pytest.raises(ValueError, match=r"searcher\.max_length"):
         context.searcher.get_configured_units()

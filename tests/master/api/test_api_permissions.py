@@ -60,6 +60,11 @@ def named_in_body(method: str, path: str, things: Things) -> tuple[Any, Any]:
     examples = {
         ("POST", "/api/v1/experiments/continue"): {"id": things.experiment.id},
         ("POST", "/api/v1/runs/start"): {"runId": things.trial.id},
+        ("POST", "/api/v1/webhooks/custom"): {
+            "experimentId": things.experiment.id,
+            "trialId": things.trial.id,
+            "data": {"title": "look"},
+        },
         ("POST", "/api/v1/task/logs"): {"logs": [{"taskId": task, "log": "hello\n"}]},
         ("POST", "/api/v1/checkpoints"): {
             "uuid": uuid,
@@ -216,7 +221,7 @@ async def test_a_container_cannot_take_anothers_checkpoint_uuid(rig: Rig) -> Non
 async def test_a_handler_that_forgot_to_look_gives_nothing_away(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from detlab_master.api.trials import StartRun
+    from detlab_master.api.runs import StartRun
 
     async def careless(self: StartRun) -> None:
         self.reply({"secret": 1})
