@@ -2,14 +2,15 @@
 
 from determined.pytorch import samplers
 from determined.pytorch._callback import PyTorchCallback
-from determined.pytorch._context import ExperimentalContext, PyTorchTrialContext
-from determined.pytorch._data import DataLoader, to_device
+from determined.pytorch._context import PyTorchTrialContext
+from determined.pytorch._data import DataLoader, TorchData, data_length, to_device
+from determined.pytorch._experimental import PyTorchExperimentalContext
 from determined.pytorch._load import CheckpointLoadContext, load_trial_from_checkpoint_path
 from determined.pytorch._lr_scheduler import LRScheduler
 from determined.pytorch._reducer import MetricReducer, Reducer
 from determined.pytorch._trainer import Trainer, init
 from determined.pytorch._trial import PyTorchTrial
-from determined.pytorch._units import Batch, Epoch, TrainUnit
+from determined.pytorch._units import Batch, Epoch, Record, TrainUnit
 from determined.pytorch.samplers import adapt_batch_sampler
 
 __all__ = [
@@ -17,16 +18,19 @@ __all__ = [
     "CheckpointLoadContext",
     "DataLoader",
     "Epoch",
-    "ExperimentalContext",
     "LRScheduler",
     "MetricReducer",
     "PyTorchCallback",
+    "PyTorchExperimentalContext",
     "PyTorchTrial",
     "PyTorchTrialContext",
+    "Record",
     "Reducer",
+    "TorchData",
     "TrainUnit",
     "Trainer",
     "adapt_batch_sampler",
+    "data_length",
     "init",
     "load_trial_from_checkpoint_path",
     "samplers",

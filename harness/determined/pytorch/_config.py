@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from determined.errors import TrialError
-from determined.pytorch._units import Batch, Epoch, TrainUnit
+from determined.pytorch._units import Batch, Epoch, Record, TrainUnit
 
 logger = logging.getLogger("determined.pytorch")
 
@@ -34,11 +34,16 @@ def unit_from_config(
         case "epochs":
             return Epoch(n)
         case "records":
-            batch_size = hparams.get("global_batch_size")
-            if not isinstance(batch_size, int) or batch_size < 1:
-                raise TrialError(f"{key} is in records, which needs the hyperparameter global_batch_size")
-            return Batch(max(1, n // batch_size))
+            return in_batches(Record(n), key, hparams)
     raise TrialError(f"{key} has the unit {unit!r}: it must be batches, epochs or records")
+
+
+def in_batches(unit: Record, key: str, hparams: Mapping[str, Any]) -> Batch:
+    """Records as batches, by the hyperparameter `global_batch_size`. `key` names their place, for errors."""
+    batch_size = hparams.get("global_batch_size")
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise TrialError(f"{key} is in records, which needs the hyperparameter global_batch_size")
+    return unit.in_batches(batch_size)
 
 
 def configured_max_length(config: Mapping[str, Any], hparams: Mapping[str, Any]) -> TrainUnit | None:

@@ -3,7 +3,7 @@
 import difflib
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import torch
 import torch.amp
@@ -12,8 +12,9 @@ from torch.optim.lr_scheduler import LRScheduler as TorchLRScheduler
 from determined import core
 from determined.errors import TrialError
 from determined.pytorch._data import to_device
+from determined.pytorch._experimental import PyTorchExperimentalContext
 from determined.pytorch._lr_scheduler import LRScheduler
-from determined.pytorch._reducer import FunctionReducer, MetricReducer
+from determined.pytorch._reducer import FunctionReducer, MetricReducer, RegisteredReducers
 
 logger = logging.getLogger("determined.pytorch")
 
@@ -22,27 +23,10 @@ Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
 Schedule = TypeVar("Schedule", bound=TorchLRScheduler)
 AnyReducer = TypeVar("AnyReducer", bound=MetricReducer)
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 ClipGrads = Callable[[list[torch.nn.Parameter]], object]
-
-
-class ExperimentalContext:
-    """Switches for special cases. Get it as `context.experimental`."""
-
-    def __init__(self) -> None:
-        self._reproducible_data = True
-        self._auto_to_device = True
-
-    def disable_dataset_reproducibility_checks(self) -> None:
-        """Allow data loaders other than `determined.pytorch.DataLoader`; they must have a length.
-
-        The order of their data, also after a resume, is then up to the trial. A training that resumes
-        within an epoch passes over the batches before.
-        """
-        self._reproducible_data = False
-
-    def disable_auto_to_device(self) -> None:
-        """Leave batches where the data loader made them; the trial calls `context.to_device` itself."""
-        self._auto_to_device = False
 
 
 class PyTorchTrialContext:
@@ -71,13 +55,16 @@ class PyTorchTrialContext:
         self._average_aggregated_gradients = optimizations.get("average_aggregated_gradients", True)
         self.device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
         self.distributed = core_context.distributed
-        self.experimental = ExperimentalContext()
+        self.experimental = PyTorchExperimentalContext(self)
         self.models: list[torch.nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
         self.lr_schedulers: list[LRScheduler] = []
         self._averages_gradients: dict[int, bool] = {}  # by the id of an optimizer
         self._scalers: list[torch.amp.GradScaler] = []
-        self._reducers: list[tuple[MetricReducer, str | None, bool, bool]] = []
+        self._amp_scaler: torch.amp.GradScaler | None = None  # of `experimental.use_amp`, one of `_scalers`
+        self._amp_stepped = False  # whether an optimizer was stepped by it since its last update
+        self._holds_step = False  # whether the last step_optimizer() left the gradients to add up
+        self._reducers = RegisteredReducers()
         self._batch_idx: int | None = None
         self._epoch_length: int | None = None
         self._stop_requested = False
@@ -136,9 +123,65 @@ class PyTorchTrialContext:
         return lr_scheduler
 
     def wrap_scaler(self, scaler: torch.amp.GradScaler) -> torch.amp.GradScaler:
-        """Put a gradient scaler into the checkpoints; give it to `step_optimizer`, and call its `update`."""
+        """Put a gradient scaler into the checkpoints; give it to `step_optimizer`, and call its `update`.
+
+        While gradients add up over `aggregation_frequency` batches, its `update` does nothing.
+        """
+        if self._amp_scaler is not None:
+            raise TrialError("experimental.use_amp() brings its own scaler: leave wrap_scaler() out")
+        if any(scaler is known for known in self._scalers):
+            raise TrialError("wrap_scaler() was called twice with one scaler")
         self._scalers.append(scaler)
+        update = scaler.update
+
+        def update_after_step(new_scale: float | torch.Tensor | None = None) -> None:
+            # torch refuses an update without a step.
+            if new_scale is not None or not self._holds_step:
+                update(new_scale)
+
+        setattr(scaler, "update", update_after_step)  # noqa: B010 - a method is not assigned to elsewhere
         return scaler
+
+    def _use_amp(self) -> None:
+        if self._scalers:
+            raise TrialError("use_amp() brings its own scaler: call it once, and leave wrap_scaler() out")
+        # Half precision loses small gradients; bfloat16, the default of CPUs, has the range of float32.
+        needed = torch.get_autocast_dtype(self.device.type) is torch.float16
+        self._amp_scaler = torch.amp.GradScaler(self.device.type, enabled=needed)
+        self._scalers.append(self._amp_scaler)
+
+    def _forward(self, method: Callable[P, T]) -> Callable[P, T]:
+        """A method of the trial that computes as `use_amp` says."""
+        if self._amp_scaler is None:
+            return method
+        wrapped: Callable[P, T] = torch.autocast(self.device.type)(method)
+        return wrapped
+
+    def _update_amp_scaler(self) -> None:
+        """After a batch: once for all optimizers together, as torch wants it."""
+        if self._amp_scaler is not None and self._amp_stepped:
+            self._amp_scaler.update()
+            self._amp_stepped = False
+
+    def autocast_forward_pass(self, to_wrap: Model) -> Model:
+        """Have the model compute with automatic mixed precision wherever it is called, and return it.
+
+        Not needed with `experimental.use_amp()`, nor where the trial uses `torch.autocast` itself.
+        """
+        if not isinstance(to_wrap, torch.nn.Module):
+            raise TrialError(
+                f"autocast_forward_pass() takes a torch.nn.Module, not a {type(to_wrap).__name__}"
+            )
+        autocast = torch.autocast(self.device.type)
+        setattr(to_wrap, "forward", autocast(to_wrap.forward))  # noqa: B010 - of this one model
+        return to_wrap
+
+    def configure_apex_amp(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise TrialError: NVIDIA gave up Apex's mixed precision for that of torch."""
+        raise TrialError(
+            "configure_apex_amp() is gone: Apex's mixed precision is no longer maintained. Call "
+            "context.experimental.use_amp() in its place, or use torch.autocast and context.wrap_scaler()"
+        )
 
     def wrap_reducer(
         self,
@@ -155,8 +198,7 @@ class PyTorchTrialContext:
         if not for_training and not for_validation:
             raise ValueError("wrap_reducer(): for_training and for_validation cannot both be False")
         wrapped = reducer if isinstance(reducer, MetricReducer) else FunctionReducer(reducer)
-        wrapped.reset()
-        self._reducers.append((wrapped, name, for_training, for_validation))
+        self._reducers.add(wrapped, name, for_training, for_validation)
         return wrapped
 
     # Stepping
@@ -169,6 +211,8 @@ class PyTorchTrialContext:
         create_graph: bool = False,
     ) -> None:
         """Compute the gradients of `loss`, adding to those that are there."""
+        if self._amp_scaler is not None:
+            loss = self._amp_scaler.scale(loss)
         loss.backward(gradient=gradient, retain_graph=retain_graph, create_graph=create_graph)  # type: ignore[no-untyped-call]
 
     def step_optimizer(
@@ -186,9 +230,15 @@ class PyTorchTrialContext:
         """
         if id(optimizer) not in self._averages_gradients:
             raise TrialError("step_optimizer() takes an optimizer that was wrapped by wrap_optimizer()")
+        if scaler is None:
+            scaler = self._amp_scaler
         frequency = self._aggregation_frequency
-        if frequency > 1 and (self.current_train_batch() + 1) % frequency != 0:
-            return
+        if frequency > 1:
+            self._holds_step = (self.current_train_batch() + 1) % frequency != 0
+            if self._holds_step:
+                return
+        if scaler is not None and scaler is self._amp_scaler:
+            self._amp_stepped = True
         if frequency > 1 and self._averages_gradients[id(optimizer)]:
             for parameter in optimizer_parameters(optimizer):
                 if parameter.grad is not None:
@@ -199,6 +249,8 @@ class PyTorchTrialContext:
             clip_grads(optimizer_parameters(optimizer))
         if scaler is not None:
             scaler.step(optimizer)
+            # A first step that the scaler left out: torch would warn of a schedule that is ahead.
+            optimizer._opt_called = True  # type: ignore[attr-defined]
         else:
             optimizer.step()
         if auto_zero_grads:
@@ -265,10 +317,6 @@ class PyTorchTrialContext:
     def get_initial_batch(self) -> int:
         """How many batches of this trial were trained on before this process began."""
         return self._core.info.trial._steps_completed if self._on_cluster else 0  # type: ignore[union-attr]
-
-    def _is_aggregating(self) -> bool:
-        """Whether gradients of past batches wait for the step of a later one."""
-        return self._batch_idx is not None and (self._batch_idx + 1) % self._aggregation_frequency != 0
 
     @property
     def _on_cluster(self) -> bool:

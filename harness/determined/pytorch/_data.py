@@ -1,9 +1,10 @@
 """The data loader for trials, and moving batches to the device."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 import torch.utils.data
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, RandomSampler, Sampler, SequentialSampler
@@ -124,6 +125,9 @@ class DataLoader:
         return samplers.ReproducibleShuffleSampler(sampler, seed)
 
 
+# What a batch may be: tensors, in containers of any depth.
+TorchData = dict[str, Any] | Sequence[Any] | torch.Tensor
+
 _unmoved_types: set[type] = set()
 
 
@@ -146,3 +150,20 @@ def to_device(data: Any, device: torch.device) -> Any:
         _unmoved_types.add(type(data))
         logger.warning("a batch holds a %s, which is not moved to %s", type(data).__name__, device)
     return data
+
+
+def data_length(data: Any) -> int:
+    """How many records a batch holds: the length of the first tensor (or array) in it.
+
+    Raises TypeError where there is none: such trials override `PyTorchTrial.get_batch_length`.
+    """
+    if isinstance(data, torch.Tensor | np.ndarray) and data.ndim > 0:
+        return len(data)
+    if isinstance(data, Mapping) and data:
+        return data_length(next(iter(data.values())))
+    if isinstance(data, list | tuple) and data:
+        inner = isinstance(data[0], torch.Tensor | np.ndarray | Mapping | list | tuple)
+        return data_length(data[0]) if inner else len(data)
+    raise TypeError(
+        f"cannot tell how many records a batch of type {type(data).__name__} holds: override get_batch_length()"
+    )

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from determined.core import DummyDistributedContext
 from determined.errors import TrialError
 
 
@@ -57,6 +58,42 @@ class FunctionReducer(MetricReducer):
 
     def cross_slot_reduce(self, per_slot_metrics: list[list[Any]]) -> Any:
         return self._function([value for values in per_slot_metrics for value in values])
+
+
+class RegisteredReducers:
+    """The reducers that a trial registered with `wrap_reducer`."""
+
+    def __init__(self) -> None:
+        self._training: list[tuple[MetricReducer, str | None]] = []
+        self._validation: list[tuple[MetricReducer, str | None]] = []
+
+    def add(self, reducer: MetricReducer, name: str | None, for_training: bool, for_validation: bool) -> None:
+        reducer.reset()
+        if for_training:
+            self._training.append((reducer, name))
+        if for_validation:
+            self._validation.append((reducer, name))
+
+    def reset(self, *, for_training: bool) -> None:
+        for reducer, _ in self._training if for_training else self._validation:
+            reducer.reset()
+
+    def reduce(self, distributed: DummyDistributedContext, *, for_training: bool) -> dict[str, Any]:
+        """The metrics of all slots' reducers, which begin anew."""
+        metrics: dict[str, Any] = {}
+        for reducer, name in self._training if for_training else self._validation:
+            value = reducer.cross_slot_reduce(distributed.allgather(reducer.per_slot_reduce()))
+            reducer.reset()
+            if name is not None:
+                metrics[name] = value
+            elif isinstance(value, dict):
+                metrics |= value
+            else:
+                raise TrialError(
+                    f"{type(reducer).__name__} was wrapped without a name, so it must return a dict of "
+                    f"metrics, but it returned a {type(value).__name__}"
+                )
+        return metrics
 
 
 def snapshot(metrics: Any, source: str) -> dict[str, Any]:

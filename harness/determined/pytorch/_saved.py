@@ -1,7 +1,7 @@
 """What a trial's checkpoint consists of, in files:
 
 state_dict.pth   models_state_dict, optimizers_state_dict, lr_schedulers_state_dict, scalers_state_dict,
-                 callbacks, rng_state
+                 gradients (those that wait for a step), callbacks, rng_state, epoch_rng_state (see TrainingBatches)
 trial_state.pkl  where the training stands: a plain dict, see TrialState
 load_data.json   how to build the trial again without the trainer
 code/            the model folder
@@ -13,7 +13,8 @@ import pickle
 import random
 import shutil
 import sys
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -52,17 +53,22 @@ def save(
     callbacks: Mapping[str, PyTorchCallback],
     state: TrialState,
     trial_class: type,
+    *,
+    rng_state: Mapping[str, Any],
+    epoch_rng_state: Mapping[str, Any] | None,
 ) -> None:
     """Write a checkpoint's files into `folder`, and call the callbacks that belong to it."""
     checkpoint: dict[str, Any] = {
-        "models_state_dict": [model.state_dict() for model in context.models],
+        "models_state_dict": [_model_state(model) for model in context.models],
         "optimizers_state_dict": [optimizer.state_dict() for optimizer in context.optimizers],
         "lr_schedulers_state_dict": [schedule.state_dict() for schedule in context.lr_schedulers],
         "scalers_state_dict": [scaler.state_dict() for scaler in context._scalers],
-        "gradients": _gradients(context) if context._is_aggregating() else None,
+        "gradients": _gradients(context),
         "callbacks": {name: callback.state_dict() for name, callback in callbacks.items()},
-        "rng_state": rng_state(),
+        "rng_state": rng_state,
     }
+    if epoch_rng_state is not None:
+        checkpoint["epoch_rng_state"] = epoch_rng_state
     for callback in callbacks.values():
         callback.on_checkpoint_save_start(checkpoint)
     torch.save(checkpoint, folder / STATE_DICT)
@@ -80,8 +86,8 @@ def save(
     if context._on_cluster and code.is_dir():
         shutil.copytree(code, folder / "code", ignore=shutil.ignore_patterns("__pycache__"))
     for callback in callbacks.values():
-        callback.on_checkpoint_write_end(str(folder))
         callback.on_checkpoint_end(str(folder))
+        callback.on_checkpoint_write_end(str(folder))
 
 
 def read_state_dict(folder: Path, **torch_load_kwargs: Any) -> dict[str, Any]:
@@ -111,7 +117,7 @@ def load_models(checkpoint: Mapping[str, Any], context: PyTorchTrialContext) -> 
     """Give the wrapped models the weights of a checkpoint. Raises StorageError when they do not fit."""
     for model, state in zip(context.models, _same_number(checkpoint, "models", context.models), strict=True):
         try:
-            model.load_state_dict(state)
+            _load_model_state(model, state)
         except RuntimeError as e:
             raise StorageError(f"the checkpoint does not fit the trial's models: {e}") from e
 
@@ -125,9 +131,12 @@ def load_training(
         ("lr_schedulers", context.lr_schedulers),
         ("scalers", context._scalers),
     )
+    if "scaler_state_dict" in checkpoint:  # Determined wrote it, which knows one scaler
+        checkpoint = {"scalers_state_dict": [checkpoint["scaler_state_dict"]], **checkpoint}
     for kind, objects in parts:
         for part, state in zip(objects, _same_number(checkpoint, kind, objects), strict=True):
-            part.load_state_dict(state)
+            if state or kind != "scalers":  # a scaler that is turned off has no state
+                part.load_state_dict(state)
     if checkpoint.get("gradients") is not None:
         for optimizer, gradients in zip(context.optimizers, checkpoint["gradients"], strict=True):
             for parameter, gradient in zip(optimizer_parameters(optimizer), gradients, strict=True):
@@ -140,8 +149,32 @@ def load_training(
             logger.warning("the checkpoint has no state of the callback %r: it starts anew", name)
 
 
-def _gradients(context: PyTorchTrialContext) -> list[list[torch.Tensor | None]]:
-    return [[p.grad for p in optimizer_parameters(optimizer)] for optimizer in context.optimizers]
+def _gradients(context: PyTorchTrialContext) -> list[list[torch.Tensor | None]] | None:
+    """The gradients that the next step adds to, by optimizer and parameter; None where all are cleared."""
+    gradients = [[p.grad for p in optimizer_parameters(optimizer)] for optimizer in context.optimizers]
+    return gradients if any(g is not None for of_one in gradients for g in of_one) else None
+
+
+def _plain_name(name: str) -> str:
+    """The name of a parameter or module as it is without torch.compile, which puts modules into others."""
+    return ".".join(part for part in name.split(".") if part != "_orig_mod")
+
+
+def _model_state(model: torch.nn.Module) -> dict[str, Any]:
+    """A model's state under plain names, so that a checkpoint fits the model with and without torch.compile."""
+    return _renamed(model.state_dict(), _plain_name)
+
+
+def _load_model_state(model: torch.nn.Module, state: dict[str, Any]) -> None:
+    names = {_plain_name(name): name for name in [*dict(model.named_modules()), *model.state_dict()]}
+    model.load_state_dict(_renamed(state, lambda name: names.get(_plain_name(name), name)))
+
+
+def _renamed(state: dict[str, Any], rename: Callable[[str], str]) -> dict[str, Any]:
+    renamed = OrderedDict((rename(name), value) for name, value in state.items())
+    if hasattr(state, "_metadata"):  # the modules' versions, which torch hides in an attribute
+        renamed._metadata = OrderedDict((rename(name), value) for name, value in state._metadata.items())  # type: ignore[attr-defined]
+    return renamed
 
 
 def _same_number(checkpoint: Mapping[str, Any], kind: str, objects: list[Any]) -> list[Any]:

@@ -13,11 +13,11 @@ from determined import core
 from determined._info import get_cluster_info
 from determined.errors import TrialError
 from determined.pytorch import _trial
-from determined.pytorch._config import configured_max_length, warn_of_other_length
+from determined.pytorch._config import configured_max_length, in_batches, warn_of_other_length
 from determined.pytorch._context import PyTorchTrialContext
 from determined.pytorch._loop import CheckpointPolicy, Plan, TrainLoop
 from determined.pytorch._trial import PyTorchTrial
-from determined.pytorch._units import Batch, Epoch, TrainUnit
+from determined.pytorch._units import Batch, Epoch, Record, TrainUnit
 
 logger = logging.getLogger("determined.pytorch")
 
@@ -79,7 +79,8 @@ class Trainer:
         """Train until `max_length`, or until the trial is preempted or asks to stop.
 
         checkpoint_period, validation_period: when to save and to validate; None means at the end only.
-        max_length: `Batch(n)` or `Epoch(n)`; in a trial, `searcher.max_length` or `max_time` by default.
+        max_length: `Batch(n)`, `Epoch(n)` or `Record(n)`; in a trial, `searcher.max_length` or `max_time` by
+            default. Records become batches by the hyperparameter `global_batch_size`.
         reporting_period: over how much to average training metrics, and how often to look for preemption.
         checkpoint_policy: save after validations that are the `best` of the experiment so far, after `all`,
             or after `none`. The end of the training is always saved.
@@ -97,21 +98,23 @@ class Trainer:
                 f"{type(self._trial).__name__} wraps no {missing}: call context.wrap_{missing}() in __init__, "
                 "so that it gets into the checkpoints"
             )
-        _check_units(checkpoint_period=checkpoint_period, validation_period=validation_period)
-        _check_units(max_length=max_length)
-        if not isinstance(reporting_period, Batch | Epoch):
-            raise TypeError(f"reporting_period is {reporting_period!r}: it must be Batch(n) or Epoch(n)")
+        checkpoint_period = self._unit("checkpoint_period", checkpoint_period)
+        validation_period = self._unit("validation_period", validation_period)
+        max_length = self._unit("max_length", max_length)
+        report_every = self._unit("reporting_period", reporting_period)
+        if report_every is None:
+            raise TypeError("reporting_period is None: it must be Batch(n), Epoch(n) or Record(n)")
         if checkpoint_policy not in ("best", "all", "none"):
             raise ValueError(f"checkpoint_policy is {checkpoint_policy!r}: it must be best, all or none")
         if test_mode:
             if context._on_cluster:
                 raise ValueError("test_mode is for trying code outside of a trial")
-            max_length = reporting_period = Batch(1)
+            max_length = report_every = Batch(1)
         config = context.get_experiment_config()
         searcher = config.get("searcher") or {}
         plan = Plan(
             max_length=self._max_length(max_length),
-            reporting_period=reporting_period,
+            reporting_period=report_every,
             validation_period=validation_period,
             checkpoint_period=checkpoint_period,
             checkpoint_policy=checkpoint_policy,
@@ -121,6 +124,14 @@ class Trainer:
             validation_batches=1 if test_mode else None,
         )
         TrainLoop(self._trial, context, plan).run(latest_checkpoint)
+
+    def _unit(self, name: str, unit: TrainUnit | None) -> TrainUnit | None:
+        """A length or period as batches or epochs."""
+        if isinstance(unit, Record):
+            return in_batches(unit, name, self._context.get_hparams())
+        if unit is not None and not isinstance(unit, Batch | Epoch):
+            raise TypeError(f"{name} is {unit!r}: it must be Batch(n), Epoch(n) or Record(n)")
+        return unit
 
     def _max_length(self, max_length: TrainUnit | None) -> TrainUnit:
         config, hparams = self._context.get_experiment_config(), self._context.get_hparams()
@@ -139,9 +150,3 @@ class Trainer:
             )
         logger.warning("fit() was called without max_length: the searcher config gives %s", configured)
         return configured
-
-
-def _check_units(**units: TrainUnit | None) -> None:
-    for name, unit in units.items():
-        if unit is not None and not isinstance(unit, Batch | Epoch):
-            raise TypeError(f"{name} is {unit!r}: it must be Batch(n), Epoch(n) or None")

@@ -9,7 +9,7 @@ import torch.utils.data
 from determined.errors import TrialError
 from determined.pytorch._callback import PyTorchCallback
 from determined.pytorch._context import PyTorchTrialContext
-from determined.pytorch._data import DataLoader
+from determined.pytorch._data import DataLoader, data_length
 from determined.pytorch._reducer import Reducer, ReducerChoice
 
 AnyDataLoader = DataLoader | torch.utils.data.DataLoader[Any]
@@ -55,6 +55,10 @@ class PyTorchTrial(abc.ABC):
     def evaluation_reducer(self) -> ReducerChoice:
         """How the metrics of `evaluate_batch` are put together; the average unless overridden."""
         return Reducer.AVG
+
+    def get_batch_length(self, batch: Any) -> int:
+        """How many records a batch holds, for the log; override it for batches of one's own types."""
+        return data_length(batch)
 
     def build_callbacks(self) -> dict[str, PyTorchCallback]:
         """Callbacks by name; the names tell their states apart in checkpoints."""

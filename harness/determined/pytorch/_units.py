@@ -1,4 +1,4 @@
-"""Lengths and periods of training, counted in batches or in epochs."""
+"""Lengths and periods of training, counted in batches, epochs or records."""
 
 from collections.abc import Callable, Collection
 
@@ -7,7 +7,7 @@ Steps = int | Collection[int] | Callable[[int], bool]
 
 
 class TrainUnit:
-    """A length or period of training; use `Batch` or `Epoch`."""
+    """A length or period of training; use `Batch`, `Epoch` or `Record`."""
 
     def __init__(self, value: Steps) -> None:
         if isinstance(value, int) and value < 1:
@@ -42,3 +42,19 @@ class Batch(TrainUnit):
 
 class Epoch(TrainUnit):
     """Steps that are epochs: passes over the training data loader."""
+
+
+class Record(TrainUnit):
+    """Steps that are records: items of the training data. `Trainer.fit` counts them in batches."""
+
+    def in_batches(self, batch_size: int) -> Batch:
+        """The boundaries in batches of `batch_size` records over all slots: at the first that reaches each.
+
+        A number of records becomes a whole number of batches, rounded down, of at least 1.
+        """
+        value = self.value
+        if isinstance(value, int):
+            return Batch(max(1, value // batch_size))
+        if isinstance(value, Collection):
+            return Batch(frozenset(max(1, -(-records // batch_size)) for records in value))
+        return Batch(lambda batches: value(batches * batch_size))

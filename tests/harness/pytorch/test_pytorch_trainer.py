@@ -48,7 +48,8 @@ def test_a_resumed_training_is_the_same_to_the_bit(trial: StubMaster, aggregatio
     assert resumed.seen == whole.seen[at:]
     assert same(weights(resumed), weights(whole))
     assert resumed.recorder.epochs == whole.recorder.epochs == 20 // EPOCH
-    assert resumed.recorder.calls[1][:2] == ("startup", at)
+    assert resumed.recorder.calls[0][:2] == ("startup", at)
+    assert [call[0] for call in resumed.recorder.calls[1:3]] == ["load_start", "training_start"]
 
 
 def test_each_epoch_has_the_whole_data_once_around(trial: StubMaster) -> None:
@@ -128,8 +129,8 @@ def test_callbacks_are_called_in_order(trial: StubMaster) -> None:
         "validation_epoch_end",
         "validation_end",
         "save_start",
-        "write_end",
         "checkpoint_end",
+        "write_end",
         "upload_end",
         "shutdown",
     ]
