@@ -14,6 +14,7 @@ from determined.core._checkpoint import CheckpointContext, DownloadMode, DummyCh
 from determined.core._context import Context, init
 from determined.core._distributed import DummyDistributedContext
 from determined.core._preempt import DummyPreemptContext, PreemptContext, PreemptMode
+from determined.core._profiler import DummyProfilerContext, ProfilerContext
 from determined.core._searcher import (
     SearcherContext,
     SearcherContextMissing,
@@ -31,10 +32,12 @@ __all__ = [
     "DummyCheckpointContext",
     "DummyDistributedContext",
     "DummyPreemptContext",
+    "DummyProfilerContext",
     "DummyTrainContext",
     "EarlyExitReason",
     "PreemptContext",
     "PreemptMode",
+    "ProfilerContext",
     "SearcherContext",
     "SearcherContextMissing",
     "SearcherMode",

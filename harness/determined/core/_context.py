@@ -20,6 +20,7 @@ from determined.common.storage import StorageManager
 from determined.core._checkpoint import CheckpointContext, DummyCheckpointContext
 from determined.core._distributed import DummyDistributedContext
 from determined.core._preempt import DummyPreemptContext, PreemptContext, PreemptionWatcher, PreemptMode
+from determined.core._profiler import DummyProfilerContext, ProfilerContext, TrialProfilerContext
 from determined.core._reports import Report, TrialReports
 from determined.core._searcher import SearcherContext, Unit, searcher_context
 from determined.core._sender import ReportSender
@@ -31,6 +32,7 @@ logger = logging.getLogger("determined.core")
 
 # With the session's waits (up to 8 s each) some ten minutes: a master that restarts is not the end of a trial.
 MASTER_RETRIES = 80
+PROFILER_RETRIES = 3
 
 _ALERT_LEVELS = {
     "debug": logging.DEBUG,
@@ -51,6 +53,7 @@ class Context:
         preempt: PreemptContext,
         searcher: SearcherContext,
         distributed: DummyDistributedContext,
+        profiler: ProfilerContext,
         info: ClusterInfo | None,
         tensorboard: TensorboardFiles | None = None,
         sender: ReportSender[Report] | None = None,
@@ -61,6 +64,7 @@ class Context:
         self.preempt = preempt
         self.searcher = searcher
         self.distributed = distributed
+        self.profiler = profiler
         self.info = info
         self._tensorboard = tensorboard
         self._sender = sender
@@ -86,6 +90,7 @@ class Context:
             if self._session is not None:
                 stack.callback(self._session.close)
             stack.callback(self.distributed.close)
+            stack.callback(self.profiler.close)
             stack.callback(self.preempt.close)
             if self._tensorboard is not None:
                 stack.callback(self._tensorboard.close)
@@ -212,6 +217,15 @@ def _trial(
         preempt=_preempt(info, session, distributed, preempt_mode),
         searcher=searcher_context(config, train, distributed),
         distributed=distributed,
+        profiler=TrialProfilerContext(
+            _session(info, retries=PROFILER_RETRIES),
+            distributed,
+            trial_id=trial.trial_id,
+            run_id=trial._trial_run_id,
+            agent_id=info.agent_id,
+            gpu_uuids=info.gpu_uuids,
+            folders=_folders(manager),
+        ),
         info=info,
         tensorboard=tensorboard,
         sender=sender,
@@ -244,6 +258,7 @@ def local_context(
         preempt=DummyPreemptContext(distributed, preempt_mode),
         searcher=SearcherContext(train, distributed, 1, Unit.EPOCHS),
         distributed=distributed,
+        profiler=DummyProfilerContext(distributed, folders=_folders(manager)),
         info=info,
         tensorboard=tensorboard,
     )
@@ -257,11 +272,16 @@ def _preempt(
     return PreemptContext(session, info.allocation_id, distributed, mode, watcher)
 
 
-def _session(info: ClusterInfo) -> api.Session:
+def _folders(manager: StorageManager) -> list[str]:
+    """Folders whose disks a trial may fill up."""
+    return ["/", str(manager.base)] if isinstance(manager, storage.DirectoryStorage) else ["/"]
+
+
+def _session(info: ClusterInfo, retries: int = MASTER_RETRIES) -> api.Session:
     return api.Session(
         info.master_url,
         allocation_token=info.session_token,
-        retries=MASTER_RETRIES,
+        retries=retries,
         cert=info.master_cert_file,
         cert_name=info.master_cert_name,
     )
