@@ -275,7 +275,7 @@ def checkpoint(uuid: str = UUID, storage: dict[str, Any] | None = None, **over: 
         "training": {
             "trialId": 12,
             "experimentId": 3,
-            "experimentConfig": {"checkpoint_storage": storage or {"type": "s3", "bucket": "b"}},
+            "experimentConfig": {"checkpoint_storage": storage or {"type": "gcs", "bucket": "b"}},
             "hparams": {"lr": 0.1},
             "trainingMetrics": {"avgMetrics": {"loss": 0.1}},
             "validationMetrics": {"avgMetrics": {"accuracy": 0.9}},

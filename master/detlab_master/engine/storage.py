@@ -20,6 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
 
+from determined.common.storage.manifest import MANIFEST
 from detlab_master.core.errors import Invalid, NotFound
 from detlab_master.core.records import Json
 from detlab_master.engine.launch import FIRST_TASK_UID
@@ -44,7 +45,7 @@ class Storage(Protocol):
         When nothing is left but its metadata, that goes too.
 
         Returns:
-            What is left: path -> bytes, folders with a final "/".
+            What is left: path -> bytes, folders with a final "/"; without the manifest, which is no file of the user.
 
         Raises:
             StorageUnreachable: the storage is away, or does not let us.
@@ -154,6 +155,7 @@ class LocalStorage:
                 if folder is None or not self._owns(os.fstat(folder)):
                     return {}
                 left = _remove_matching(folder, [Path(glob).parts for glob in globs])
+                left.pop(MANIFEST, None)
                 if not globs or any(not path.endswith("/") and path != "metadata.json" for path in left):
                     return left
                 _remove_matching(folder, [("**",)])

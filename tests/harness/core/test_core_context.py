@@ -91,7 +91,7 @@ def test_a_checkpoint_is_reported_after_the_metrics_before_it_and_when_it_is_com
         metrics = [i for i, path in enumerate(paths) if path.endswith("/metrics")]
         assert len(trial.sent("/metrics")) == 29
         assert paths.index("/api/v1/checkpoints") > metrics[-1]
-        assert seen == [["metadata.json", "sub"]]
+        assert seen == [[".detlab-manifest.json", "metadata.json", "sub"]]
         [report] = trial.sent("/checkpoints")
         assert report["uuid"] == uuid
         assert report["state"] == "STATE_COMPLETED"
@@ -123,7 +123,7 @@ def test_upload_and_download_choose_files(trial: StubMaster, tmp_path: Path) -> 
         p.relative_to(tmp_path / "checkpoints" / uuid).as_posix()
         for p in (tmp_path / "checkpoints" / uuid).rglob("*")
     }
-    assert stored == {"a", "a/one.txt", "three.txt", "metadata.json"}
+    assert stored == {"a", "a/one.txt", "three.txt", "metadata.json", ".detlab-manifest.json"}
     assert [p.name for p in (tmp_path / "out").rglob("*") if p.is_file()] == ["one.txt"]
     assert not (source / "metadata.json").exists()
 
@@ -390,10 +390,12 @@ def test_without_a_place_checkpoints_go_to_the_users_data(
     assert (tmp_path / "determined" / "checkpoints" / uuid / "f").exists()
 
 
-def test_a_url_as_a_storage_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_of_a_storage_that_is_not_known_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("DET_ALLOCATION_ID", raising=False)
-    with pytest.raises(StorageError, match="s3://bucket"):
-        core.init(checkpoint_storage="s3://bucket")
+    with pytest.raises(StorageError, match="hdfs://bucket"):
+        core.init(checkpoint_storage="hdfs://bucket")
 
 
 def test_several_slots_are_refused_with_what_to_do(

@@ -94,9 +94,9 @@ def test_signals_reach_the_entrypoint(master: StubMaster, tmp_path: Path) -> Non
         (
             {"checkpoint_storage": {"type": "shared_fs", "host_path": "/dev/null/x"}},
             {},
-            "cannot write a checkpoint",
+            "cannot write the checkpoint",
         ),
-        ({"checkpoint_storage": {"type": "s3"}}, {}, "checkpoint_storage.type"),
+        ({"checkpoint_storage": {"type": "gcs"}}, {}, "checkpoint_storage.type"),
     ],
 )
 def test_what_goes_wrong_before_is_one_line(

@@ -375,6 +375,7 @@ def test_a_downloaded_checkpoint_becomes_a_trial_again(
     done = fit(trial_class, max_length=Batch(2))
     folder = tmp_path / "checkpoints" / checkpoints(trial)[2]
     assert sorted(p.name for p in folder.iterdir()) == [
+        ".detlab-manifest.json",
         "code",
         "load_data.json",
         "metadata.json",

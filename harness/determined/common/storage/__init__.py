@@ -2,9 +2,12 @@
 
 from determined.common.storage.base import Selector, StorageManager, from_config, from_string, validate
 from determined.common.storage.directory import DirectoryStorage, copy_files, list_files
+from determined.common.storage.manifest import MANIFEST, Files
 
 __all__ = [
+    "MANIFEST",
     "DirectoryStorage",
+    "Files",
     "Selector",
     "StorageManager",
     "copy_files",

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
+from determined.common.storage.manifest import Files
 from determined.errors import StorageError
 
 # Says whether a file belongs to an upload or download. It gets paths relative to the checkpoint, with
@@ -30,15 +31,34 @@ class StorageManager(Protocol):
         ...
 
     def upload(self, source: Path, storage_id: str, selector: Selector | None = None) -> None:
-        """Copy a folder's content into a new checkpoint."""
+        """Copy a folder's content into a new checkpoint: `add` and `complete`."""
         ...
 
-    def restore_path(self, storage_id: str) -> AbstractContextManager[Path]:
-        """A folder with the checkpoint's content, to be read only. Raises CheckpointNotFound."""
+    def add(self, source: Path, storage_id: str, selector: Selector | None = None) -> Files:
+        """Copy a folder's content into a checkpoint that nobody sees yet, and say what that was.
+
+        Several processes may add to one checkpoint, each files of its own. Called again after it has failed, it
+        goes on where it was.
+        """
+        ...
+
+    def complete(self, storage_id: str, files: Files) -> None:
+        """Let a checkpoint be seen: all of its `files` were added."""
+        ...
+
+    def discard(self, storage_id: str) -> None:
+        """Remove what was added to a checkpoint that will not be completed."""
+        ...
+
+    def restore_path(self, storage_id: str, selector: Selector | None = None) -> AbstractContextManager[Path]:
+        """A folder with (at least the chosen files of) a checkpoint, to be read only. Raises CheckpointNotFound."""
         ...
 
     def download(self, storage_id: str, destination: Path, selector: Selector | None = None) -> None:
-        """Copy a checkpoint's content into a folder, which is made if missing. Raises CheckpointNotFound."""
+        """Copy a checkpoint's content into a folder, which is made if missing, and check it on the way.
+
+        Called again after it has failed, it goes on where it was. Raises CheckpointNotFound.
+        """
         ...
 
     def delete(self, storage_id: str) -> None:
@@ -66,26 +86,31 @@ def from_config(config: Mapping[str, Any], *, owner: str | None = None) -> Stora
     """The storage that an experiment config's `checkpoint_storage` describes.
 
     `owner` names the task that writes: its next run cleans up what a run that was killed left half-written.
-    Raises StorageError for an unknown type or missing keys.
+    Raises StorageError for an unknown type, missing keys, or a client library that is not installed.
     """
-    from determined.common.storage.directory import DirectoryStorage
-
     kind = config.get("type")
-    if kind == "shared_fs":
-        return DirectoryStorage(_shared_fs_folder(config), owner=owner)
-    if kind == "directory":
-        return DirectoryStorage(_absolute(config, "container_path"), owner=owner)
-    raise StorageError(f"checkpoint_storage.type is {kind!r}: this version knows shared_fs and directory")
+    if kind not in _KINDS:
+        raise StorageError(f"checkpoint_storage.type is {kind!r}: this version knows {', '.join(_KINDS)}")
+    return _KINDS[kind](config, owner)
 
 
 def from_string(place: str | os.PathLike[str]) -> dict[str, Any]:
-    """The `checkpoint_storage` config that a plain path stands for. Raises StorageError for other URLs."""
+    """The `checkpoint_storage` config that a path or URL stands for. Raises StorageError for URLs of other kinds."""
     text = os.fspath(place)
-    if "://" in text:
+    if "://" not in text:
+        return {"type": "shared_fs", "host_path": os.path.abspath(text)}
+    scheme, _, rest = text.partition("://")
+    bucket, _, prefix = rest.partition("/")
+    if scheme not in _SCHEMES:
         raise StorageError(
-            f"the checkpoint storage {text!r} is a URL: this version takes the path of a folder"
+            f"the checkpoint storage {text!r} is a URL of a kind that is not known:"
+            " expected the path of a folder, or s3://BUCKET/PREFIX"
         )
-    return {"type": "shared_fs", "host_path": os.path.abspath(text)}
+    if not bucket:
+        raise StorageError(
+            f"the checkpoint storage {text!r} names no bucket: expected {scheme}://BUCKET/PREFIX"
+        )
+    return {"type": _SCHEMES[scheme], "bucket": bucket, **({"prefix": prefix} if prefix else {})}
 
 
 def validate(storage: StorageManager) -> None:
@@ -104,6 +129,13 @@ def validate(storage: StorageManager) -> None:
     finally:
         with contextlib.suppress(StorageError):  # the first failure is the one to tell
             storage.delete(storage_id)
+
+
+def checked_name(storage_id: str) -> str:
+    """A checkpoint's name, which leads nowhere else. Raises StorageError."""
+    if not storage_id or storage_id.startswith(".") or "/" in storage_id or "\0" in storage_id:
+        raise StorageError(f"{storage_id!r} cannot be the name of a checkpoint")
+    return storage_id
 
 
 def _shared_fs_folder(config: Mapping[str, Any]) -> Path:
@@ -128,3 +160,30 @@ def _absolute(config: Mapping[str, Any], key: str) -> Path:
             f"checkpoint_storage.{key} is {value!r}: type {config.get('type')} needs an absolute path there"
         )
     return Path(os.path.normpath(value))
+
+
+def _folder(
+    folder: Callable[[Mapping[str, Any]], Path],
+) -> Callable[[Mapping[str, Any], str | None], StorageManager]:
+    def opened(config: Mapping[str, Any], owner: str | None) -> StorageManager:
+        from determined.common.storage.directory import DirectoryStorage
+
+        return DirectoryStorage(folder(config), owner=owner)
+
+    return opened
+
+
+def _s3(config: Mapping[str, Any], owner: str | None) -> StorageManager:
+    from determined.common.storage.bucket import Bucket
+    from determined.common.storage.s3 import S3Storage
+
+    return S3Storage(Bucket.from_config(config), owner=owner)
+
+
+# Others, such as gcs and azure, are one more row and one more class that passes the same tests.
+_KINDS: dict[str, Callable[[Mapping[str, Any], str | None], StorageManager]] = {
+    "shared_fs": _folder(_shared_fs_folder),
+    "directory": _folder(lambda config: _absolute(config, "container_path")),
+    "s3": _s3,
+}
+_SCHEMES = {"s3": "s3", "gs": "gcs"}

@@ -12,7 +12,9 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from determined.common.storage.base import Selector
+from determined.common.storage import transfer
+from determined.common.storage.base import Selector, checked_name
+from determined.common.storage.manifest import MANIFEST, Files, decode, encode, tell_missing
 from determined.errors import CheckpointNotFound, StorageError
 
 _INCOMPLETE = ".incomplete-"
@@ -32,54 +34,95 @@ class DirectoryStorage:
         """Remove what an earlier run of the same owner, which is known to be dead, left half-written."""
         if self._prefix == _INCOMPLETE:
             raise ValueError("a storage without an owner cannot tell whose half-written checkpoints are dead")
-        with _explained(f"cannot clean up in {self.base}"):
+        with explained(f"cannot clean up in {self.base}"):
             for path in self.base.glob(f"{self._prefix}*"):
                 shutil.rmtree(path)
 
     @contextlib.contextmanager
     def store_path(self, storage_id: str) -> Iterator[Path]:
-        final = self._path(storage_id)
-        staging = self.base / f"{self._prefix}{storage_id}"
-        with _explained(f"cannot write a checkpoint to {self.base}"):
-            if final.exists():
-                raise StorageError(f"{final} exists already: a checkpoint is written once")
-            self.base.mkdir(parents=True, exist_ok=True)
-            staging.mkdir(mode=0o700)  # the folder around it may be shared with other users
-        try:
+        staging = self._staging(storage_id)
+        with self._begin(storage_id):
             yield staging
-            with _explained(f"cannot write the checkpoint {final}"):
-                _flush(staging)
-                os.rename(staging, final)
-                _fsync(self.base)
+            with self._writing(storage_id):
+                self._publish(storage_id, transfer.record(staging, list_files(staging)))
+
+    def upload(self, source: Path, storage_id: str, selector: Selector | None = None) -> None:
+        with self._begin(storage_id):
+            self.complete(storage_id, self.add(source, storage_id, selector))
+
+    def add(self, source: Path, storage_id: str, selector: Selector | None = None) -> Files:
+        staging = self._staging(storage_id)
+        with self._writing(storage_id):
+            self._make_staging(storage_id, exist_ok=True)
+            files = copy_files(source, staging, selector)
+            transfer.flush(staging, files)
+        return files
+
+    def complete(self, storage_id: str, files: Files) -> None:
+        with self._writing(storage_id):
+            self._publish(storage_id, files)
+
+    def discard(self, storage_id: str) -> None:
+        shutil.rmtree(self._staging(storage_id), ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _begin(self, storage_id: str) -> Iterator[None]:
+        """Make the folder in which a checkpoint is written, and remove it when that fails."""
+        with self._writing(storage_id):
+            self._make_staging(storage_id, exist_ok=False)
+        try:
+            yield
         except BaseException as e:
-            full = isinstance(e, Exception) and _is_full(e, self.base)
-            shutil.rmtree(staging, ignore_errors=True)
+            full = isinstance(e, Exception) and is_full(e, self.base)
+            self.discard(storage_id)
             if full:
                 raise StorageError(
-                    f"cannot write the checkpoint {final}: the disk of {self.base} is full; free some space there"
+                    f"cannot write the checkpoint {self._path(storage_id)}: the disk of {self.base} is full; free some"
+                    " space there"
                 ) from e
             raise
 
-    def upload(self, source: Path, storage_id: str, selector: Selector | None = None) -> None:
-        with self.store_path(storage_id) as staging, _explained(f"cannot copy {source} to {self.base}"):
-            copy_files(source, staging, selector)
+    def _make_staging(self, storage_id: str, exist_ok: bool) -> None:
+        final = self._path(storage_id)
+        if final.exists():
+            raise StorageError(f"{final} exists already: a checkpoint is written once")
+        self.base.mkdir(parents=True, exist_ok=True)
+        # Closed to others: the folder around it may be shared with other users.
+        self._staging(storage_id).mkdir(mode=0o700, exist_ok=exist_ok)
+
+    def _publish(self, storage_id: str, files: Files) -> None:
+        staging = self._staging(storage_id)
+        (staging / MANIFEST).write_bytes(encode(files))
+        transfer.fsync(staging / MANIFEST)
+        transfer.fsync(staging)
+        os.rename(staging, self._path(storage_id))
+        transfer.fsync(self.base)
 
     @contextlib.contextmanager
-    def restore_path(self, storage_id: str) -> Iterator[Path]:
+    def restore_path(self, storage_id: str, selector: Selector | None = None) -> Iterator[Path]:
         yield self._existing(storage_id)
 
     def download(self, storage_id: str, destination: Path, selector: Selector | None = None) -> None:
         source = self._existing(storage_id)
-        with _explained(f"cannot copy the checkpoint {source} to {destination}"):
+        with explained(f"cannot copy the checkpoint {source} to {destination}"):
             destination.mkdir(parents=True, exist_ok=True)
-            copy_files(source, destination, selector)
+            recorded = self._recorded(source)
+            tell_missing(storage_id, recorded, list_files(source))
+            copy_files(source, destination, selector, recorded)
+
+    def _recorded(self, source: Path) -> Files:
+        try:
+            content = (source / MANIFEST).read_bytes()
+        except FileNotFoundError:
+            return {}
+        return decode(content, str(source / MANIFEST))
 
     def put_file(self, source: Path, path: str, *, shared: int = 0) -> None:
         *folders, name = path.split("/")
         if not path or any(part in ("", ".", "..") or "\0" in part for part in (*folders, name)):
             raise StorageError(f"{path!r} cannot be the path of a file in {self.base}")
         folder = self.base
-        with _explained(f"cannot write {path} to {self.base}"):
+        with explained(f"cannot write {path} to {self.base}"):
             folder.mkdir(parents=True, exist_ok=True)
             for depth, part in enumerate(folders, start=1):
                 folder /= part
@@ -89,7 +132,7 @@ class DirectoryStorage:
     def delete(self, storage_id: str) -> None:
         path = self._path(storage_id)
         doomed = self.base / f"{self._prefix}deleted-{storage_id}"
-        with _explained(f"cannot delete the checkpoint {path}"):
+        with explained(f"cannot delete the checkpoint {path}"):
             # Renamed first: a deletion that is cut short must not leave half a checkpoint either.
             with contextlib.suppress(FileNotFoundError):
                 os.rename(path, doomed)
@@ -107,13 +150,17 @@ class DirectoryStorage:
         return path
 
     def _path(self, storage_id: str) -> Path:
-        if not storage_id or storage_id.startswith(".") or "/" in storage_id or "\0" in storage_id:
-            raise StorageError(f"{storage_id!r} cannot be the name of a checkpoint")
-        return self.base / storage_id
+        return self.base / checked_name(storage_id)
+
+    def _staging(self, storage_id: str) -> Path:
+        return self.base / f"{self._prefix}{checked_name(storage_id)}"
+
+    def _writing(self, storage_id: str) -> contextlib.AbstractContextManager[None]:
+        return explained(f"cannot write the checkpoint {self._path(storage_id)}")
 
 
 def list_files(root: Path) -> list[str]:
-    """The relative paths of all below `root`, sorted; those of folders end with a slash."""
+    """The relative paths of all below `root` but its manifest, sorted; those of folders end with a slash."""
     names = []
     for folder, subfolders, files in os.walk(root, followlinks=True):
         for name in subfolders:
@@ -122,20 +169,29 @@ def list_files(root: Path) -> list[str]:
         relative = Path(folder).relative_to(root)
         names += [f"{(relative / name).as_posix()}/" for name in subfolders]
         names += [(relative / name).as_posix() for name in files]
-    return sorted(names)
+    return sorted(name for name in names if name != MANIFEST)
 
 
-def copy_files(source: Path, destination: Path, selector: Selector | None = None) -> None:
-    """Copy what the selector chooses (all by default) of one folder into another, which exists."""
-    for name in list_files(source):
-        if selector is not None and not selector(name):
-            continue
-        target = destination / name
-        if name.endswith("/"):
-            target.mkdir(parents=True, exist_ok=True)
-        else:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source / name, target)
+def copy_files(
+    source: Path, destination: Path, selector: Selector | None = None, recorded: Files | None = None
+) -> Files:
+    """Copy what the selector chooses (all by default) of one folder into another, which exists; say what it was.
+
+    Args:
+        recorded: what the files were when they were written. Raises StorageError for one that is different.
+    """
+    names = [name for name in list_files(source) if selector is None or selector(name)]
+    sizes = {name: 0 if name.endswith("/") else (source / name).stat().st_size for name in names}
+    files = transfer.fetch(
+        sizes,
+        recorded or {},
+        lambda name, offset, buffer: transfer.read_block(source / name, offset, buffer),
+        destination,
+    )
+    for name in names:
+        if not name.endswith("/"):
+            shutil.copystat(source / name, destination / name)
+    return files
 
 
 def _own_folder(folder: Path, *, shared: bool) -> None:
@@ -167,7 +223,7 @@ def _put(source: Path, target: Path) -> None:
         shutil.copyfileobj(new, old)
 
 
-def _is_full(error: BaseException, base: Path) -> bool:
+def is_full(error: BaseException, base: Path) -> bool:
     """Whether that happened for want of room. Libraries that write files have errors of their own for it."""
     cause: BaseException | None = error
     while cause is not None:
@@ -179,22 +235,8 @@ def _is_full(error: BaseException, base: Path) -> bool:
     return False
 
 
-def _flush(root: Path) -> None:
-    for name in list_files(root):
-        _fsync(root / name)
-    _fsync(root)
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 @contextlib.contextmanager
-def _explained(what: str) -> Iterator[None]:
+def explained(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as e:
