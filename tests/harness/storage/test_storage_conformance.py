@@ -264,3 +264,16 @@ def test_validation_writes_reads_and_deletes(place: Place) -> None:
 
 def test_no_secret_is_shown(place: Place) -> None:
     assert KEYS["secret_key"] not in repr(place.storage)
+
+
+def test_files_beside_checkpoints(place: Place, tmp_path: Path) -> None:
+    file = tmp_path / "events.tfevents.1"
+    for content in (b"one", b"one and two", os.urandom(BLOCK + 1)):
+        file.write_bytes(content)
+        if len(content) > BLOCK:
+            file = file.rename(tmp_path / "other")
+        place.storage.put_file(file, f"cluster/tensorboard/{file.name}", shared=1)
+        assert place.read(f"cluster/tensorboard/{file.name}") == content
+    for path in ("", "/etc/x", "../x", "a/../../x", "a//b"):
+        with pytest.raises(StorageError, match="cannot be the path of a file"):
+            place.storage.put_file(file, path)

@@ -203,9 +203,7 @@ def _confine(name: str, whose: str) -> None:
     """Objects may have any names: none may lead out of the folder that they are copied to."""
     parts = name.removesuffix("/").split("/")
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
-        raise StorageError(
-            f"{name!r} ({whose}) cannot be the path of a file"
-        )
+        raise StorageError(f"{name!r} ({whose}) cannot be the path of a file")
 
 
 class _Sending:
