@@ -4,12 +4,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from determined import errors
+from determined._experiment_config import ExperimentConfig
 from determined._import import import_from_path
 from determined._info import ClusterInfo, RendezvousInfo, ResourcesInfo, TrialInfo, get_cluster_info
 from determined.errors import InvalidHP
 
 if TYPE_CHECKING:
     from determined import core as core
+    from determined._trial_context import TrialContext
 
 __version__ = "0.38.1"  # the Determined release whose API this package offers
 __detlab_version__ = "0.1.0"
@@ -19,9 +21,11 @@ LOG_FORMAT = "%(levelname)s: [%(process)s] %(name)s: %(message)s"  # the log's l
 __all__ = [
     "LOG_FORMAT",
     "ClusterInfo",
+    "ExperimentConfig",
     "InvalidHP",
     "RendezvousInfo",
     "ResourcesInfo",
+    "TrialContext",
     "TrialInfo",
     "__version__",
     "core",
@@ -35,6 +39,8 @@ def __getattr__(name: str) -> Any:
     # `import determined as det; det.core.init()` is how people write it, and `det --help` need not pay for it.
     if name == "core":
         return importlib.import_module("determined.core")
+    if name == "TrialContext":
+        return importlib.import_module("determined._trial_context").TrialContext
     raise AttributeError(f"module 'determined' has no attribute {name!r}")
 
 
