@@ -63,7 +63,7 @@ def test_files_folders_and_inner_links_come_out_twice(tmp_path: Path) -> None:
         assert (folder / "to_a" / "one.py").read_text() == "1"
 
 
-@pytest.mark.parametrize("archive", [b"no archive", tar_gz({"a": "b" * 5000})[:60]])
+@pytest.mark.parametrize("archive", [b"no archive", tar_gz({"a": "b" * 5000})[:60]], ids=["text", "half"])
 def test_a_broken_archive_is_named(tmp_path: Path, archive: bytes) -> None:
     with pytest.raises(ContextError, match="cannot be unpacked"):
         extract_context(archive, [tmp_path])
