@@ -99,7 +99,7 @@ class ModelRegistry:
 
         Raises:
             NotFound: there is none.
-            Invalid: id and name are of different ones.
+            Invalid: id and name are of different ones, or it is archived.
         """
         projects, found = self._store.projects, None
         if workspace_id is not None:
@@ -114,6 +114,8 @@ class ModelRegistry:
             raise Invalid(
                 f"workspaceId is {workspace_id} and workspaceName {name!r}: these are two workspaces"
             )
+        if found.archived:
+            raise Invalid(f"the workspace {found.name!r} is archived and takes no models: choose another one")
         return found.id
 
     # Versions

@@ -78,7 +78,8 @@ class Submissions:
         """
         submitted = await asyncio.to_thread(parse_experiment_config, asked.config_text)  # it takes its time
         template = await self._template(asked.template)
-        destination = await self._destination(asked, submitted, template or {})
+        parent = await self._parent(principal, asked)
+        destination = await self._destination(asked, parent, submitted, template or {})
         now = clock.now()
         resolved = resolve(
             submitted,
@@ -90,7 +91,6 @@ class Submissions:
         config = resolved.as_dict
         launch_warnings = self._place(config)
         environment_warnings = self._environment(config)
-        parent = await self._parent(principal, asked)
         await self._warm_start(principal, config)
         experiment = Experiment(
             id=0,
@@ -220,8 +220,10 @@ class Submissions:
             raise NotFound(f"template {name!r} not found: {there_are(known, name, 'there is none yet')}")
         return template.config
 
-    async def _destination(self, asked: CreateExperiment, *layers: Json) -> Destination:
-        """Where it goes: the project that was asked for, else the one that the configuration names.
+    async def _destination(
+        self, asked: CreateExperiment, parent: Experiment | None, *layers: Json
+    ) -> Destination:
+        """Where it goes: the project that was asked for, else the one that the configuration names, else its parent's.
 
         Args:
             layers: configurations, the highest first. What is wrong with the names is left to `resolve`.
@@ -235,7 +237,7 @@ class Submissions:
         named = isinstance(workspace, str) and isinstance(project, str) and workspace and project
         if named:
             return await self._destinations.named(workspace, project)
-        return await self._destinations.numbered(UNCATEGORIZED)
+        return await self._destinations.numbered(parent.project_id if parent else UNCATEGORIZED)
 
     def _with_workspace(self, workspace: Workspace) -> dict[str, Any]:
         """The cluster's defaults, with those of the workspace before them."""

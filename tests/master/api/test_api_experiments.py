@@ -113,6 +113,17 @@ async def test_submitting_an_experiment(rig: Rig) -> None:
     assert forked.json["experiment"]["modelDefinitionSize"] == experiment["modelDefinitionSize"]
 
 
+async def test_a_fork_lies_in_the_project_of_its_parent(rig: Rig) -> None:
+    created = await rig.call("POST", "/api/v1/workspaces/1/projects", {"name": "letters"})
+    project = created.json["project"]["id"]
+    parent = (await create(rig, projectId=project)).json["experiment"]
+    fork = {"config": CONFIG, "parentId": parent["id"]}
+    forked = (await rig.call("POST", "/api/v1/experiments", fork)).json["experiment"]
+    assert (forked["forkedFrom"], forked["projectId"]) == (parent["id"], project)
+    elsewhere = (await rig.call("POST", "/api/v1/experiments", {**fork, "projectId": 1})).json["experiment"]
+    assert elsewhere["projectId"] == 1
+
+
 async def test_validating_keeps_nothing(rig: Rig) -> None:
     answer = await create(rig, validateOnly=True)
     assert answer.status == 200

@@ -140,6 +140,17 @@ async def test_a_model_is_changed_piece_by_piece(rig: Rig) -> None:
         assert (await rig.call("GET", f"{MODELS}/{model['id']}")).json["model"]["archived"] is archived
 
 
+async def test_an_archived_workspace_takes_no_models(rig: Rig) -> None:
+    workspace = (await rig.call("POST", "/api/v1/workspaces", {"name": "old"})).json["workspace"]
+    path = f"/api/v1/workspaces/{workspace['id']}"
+    assert (await rig.call("POST", f"{path}/archive")).status == 200
+    answer = await rig.call("POST", MODELS, {"name": "x", "workspaceId": workspace["id"]})
+    assert (answer.status, "archived" in answer.json["error"]["error"]) == (400, True)
+    assert (await rig.call("POST", f"{path}/unarchive")).status == 200
+    answer = await rig.call("POST", MODELS, {"name": "x", "workspaceId": workspace["id"]})
+    assert (answer.status, answer.json["model"]["workspaceId"]) == (200, workspace["id"])
+
+
 @pytest.mark.parametrize(
     ("workspace", "status"),
     [

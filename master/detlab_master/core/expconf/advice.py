@@ -20,6 +20,10 @@ _UNHEEDED: Mapping[tuple[str, ...], str] = {
     ("environment", "ports"): f"{_AS_PROCESS}, whose ports are the host's",
     ("environment", "proxy_ports"): "the master does not proxy ports of trials",
     ("resources", "devices"): f"{_AS_PROCESS} and see the host's devices",
+    (
+        "resources",
+        "weight",
+    ): "resource pools schedule by priority; to be served sooner, set resources.priority",
     ("resources", "native_parallel"): "the entrypoint's launcher says how training is spread",
     ("slurm",): "agents run tasks, not Slurm",
     ("pbs",): "agents run tasks, not PBS",
