@@ -22,6 +22,7 @@ from detlab_master.core.task_spec import ClusterFacts
 from detlab_master.engine import clock
 from detlab_master.engine.allocations import AllocationService
 from detlab_master.engine.checkpoint_files import CheckpointFiles
+from detlab_master.engine.checkpoint_holds import CheckpointHolds
 from detlab_master.engine.checkpoints import CheckpointService
 from detlab_master.engine.collector import CheckpointCollector
 from detlab_master.engine.contexts import Contexts
@@ -127,8 +128,9 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
     )
     contexts = Contexts(folder)
     files = CheckpointFiles(store, cluster.cluster_id)
-    registry = ModelRegistry(store, ids)
-    checkpoints = CheckpointService(store=store, files=files, registry=registry)
+    holds = CheckpointHolds(store)
+    registry = ModelRegistry(store, ids, holds)
+    checkpoints = CheckpointService(store=store, files=files, holds=holds)
     collector = CheckpointCollector(store=store, checkpoints=checkpoints)
     priorities = {pool.pool_name: _pool(config, pool).default_priority for pool in config.resource_pools}
     defaults = config.task_container_defaults
@@ -136,7 +138,7 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         config=_experiment_defaults(config, folder, cluster.cluster_id),
         reject_impossible=config.launch_error,
     )
-    submissions = Submissions(store, agents, cluster_defaults)
+    submissions = Submissions(store, agents, cluster_defaults, holds)
     at_work = ExperimentsAtWork(
         store=store,
         ids=ids,
@@ -154,9 +156,10 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         submissions=submissions,
         contexts=contexts,
         collector=collector,
+        holds=holds,
     )
     master_url = config.task_master_url or f"http://{_reachable(config.bind_ip)}:{config.port}"
-    launcher = Launcher(store, cluster, agents, master_url)
+    launcher = Launcher(store, cluster, agents, holds, master_url)
     agents.wire(allocations)
     allocations.wire(agents, launcher.spec)
     allocations.owned_by(TaskType.TRIAL, at_work.allocation_ended)
@@ -175,7 +178,7 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         store=store,
         files=files,
         contexts=contexts,
-        registry=registry,
+        holds=holds,
         collector=collector,
         at_work=at_work,
         shown_state=experiments.shown_state,

@@ -17,6 +17,7 @@ from contracts.store_examples import (
     task,
     trial,
 )
+from detlab_master.core.states import TrialState
 from detlab_master.store.base import LogFilter, Page, Store, StoreConflict
 from detlab_master.store.writes import (
     AppendLogs,
@@ -70,6 +71,24 @@ def test_warm_starts_are_those_of_other_trials(store: Store) -> None:
     assert store.checkpoints.warm_starts(1) == {"sibling", "other"}
     assert store.checkpoints.warm_starts(2) == {"elsewhere"}
     assert store.checkpoints.warm_starts(3) == set()
+
+
+def test_who_starts_from_a_checkpoint(store: Store) -> None:
+    commit(store, *family(1), *family(2))
+    commit(store, SaveCheckpoint(checkpoint("source")), SaveCheckpoint(checkpoint("unused")))
+    running = [
+        trial(5, 2, state=TrialState.ACTIVE, warm_start_checkpoint="source"),
+        trial(6, 2, state=TrialState.STOPPING_CANCELED, warm_start_checkpoint="source"),
+        trial(8, 2, state=TrialState.PAUSED, warm_start_checkpoint="nowhere"),
+    ]
+    ended = trial(7, 2, state=TrialState.COMPLETED, warm_start_checkpoint="source")
+    commit(store, *(SaveTrial(one) for one in (*running, ended)))
+    find = store.checkpoints.starting_from
+    assert [one.id for one in find(checkpoint_uuids=["unused", "source"])] == [5, 6]
+    assert [one.id for one in find(checkpoint_uuids=["nowhere"])] == [8]
+    assert find(checkpoint_uuids=["unused"]) == find(checkpoint_uuids=[]) == []
+    assert [one.id for one in find(experiment_id=1)] == [5, 6]
+    assert find(experiment_id=2) == []
 
 
 def test_deleting_a_trial_takes_all_of_it_and_nothing_else(store: Store) -> None:

@@ -26,7 +26,10 @@ KILL_GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 TASK_FAILED = "container_failed"
 KILLED_BY_US = "container_aborted"
 UNPLACEABLE = "unplaceable"  # ours: no agent of the pool may run it
-HOPELESS = frozenset({"user_mismatch", "environment_unusable", UNPLACEABLE})  # no other try can help
+UNPREPARED = "unprepared"  # ours: what it needs is gone
+HOPELESS = frozenset(
+    {"user_mismatch", "environment_unusable", UNPLACEABLE, UNPREPARED}
+)  # no other try can help
 
 
 # Events

@@ -23,6 +23,7 @@ from typing import Any
 from detlab_master.core.metrics import VALIDATION, SearcherMetric
 from detlab_master.core.records import Checkpoint, Json, MetricReport, Trial
 from detlab_master.core.states import CheckpointState
+from detlab_master.core.states import TrialState as S
 
 WITH_FILES = (CheckpointState.COMPLETED, CheckpointState.PARTIALLY_DELETED)
 
@@ -72,9 +73,15 @@ def superfluous(
     return sorted(gone, key=lambda c: (c.trial_id, c.steps_completed, c.reported_at, c.uuid))
 
 
-def needed_to_go_on(trials: Iterable[Trial], checkpoints: Iterable[Checkpoint]) -> set[str]:
-    """The checkpoints from which trials that have not ended would start again: the latest complete one of each."""
-    running = {trial.id for trial in trials if not trial.state.terminal}
+def needed_to_go_on(trials: Iterable[Trial], checkpoints: Iterable[Checkpoint], *, ended: bool) -> set[str]:
+    """The checkpoints from which trials would start again: the latest complete one of each.
+
+    Args:
+        ended: whether the experiment has. In one that has not, also a trial that failed or was cancelled may wait for its
+            turn to run again: the experiment was continued.
+    """
+    over = {S.COMPLETED} if not ended else {state for state in S if state.terminal}
+    running = {trial.id for trial in trials if trial.state not in over}
     latest: dict[int, Checkpoint] = {}
     for checkpoint in checkpoints:
         if checkpoint.trial_id in running and checkpoint.state is CheckpointState.COMPLETED:

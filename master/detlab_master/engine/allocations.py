@@ -14,7 +14,7 @@ from functools import partial
 
 from detlab_agent import protocol
 from detlab_master.core import allocation as core
-from detlab_master.core.errors import Invalid, NotFound
+from detlab_master.core.errors import Invalid, NotFound, RequestError
 from detlab_master.core.records import Allocation, Container, LogLine, Task
 from detlab_master.core.scheduling import Request
 from detlab_master.core.states import AllocationState, TaskType
@@ -329,11 +329,13 @@ class AllocationService:
                 await asyncio.sleep(STORE_RETRY_SECONDS)
                 continue
             except Exception as error:
-                logger.exception("allocation %s cannot start", allocation.id)
+                gone = isinstance(error, RequestError)
+                if not gone:
+                    logger.exception("allocation %s cannot start", allocation.id)
                 moved = core.ContainerMoved(
                     container.id,
                     AllocationState.TERMINATED,
-                    failure=core.TASK_FAILED,
+                    failure=core.UNPREPARED if gone else core.TASK_FAILED,
                     message=f"the task could not be prepared: {error}",
                 )
                 self.insist(allocation.id, moved)

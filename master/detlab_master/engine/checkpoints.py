@@ -14,7 +14,7 @@ from detlab_master.core.errors import Invalid, NotFound
 from detlab_master.core.records import Checkpoint, Experiment, Json
 from detlab_master.core.states import CheckpointState as S
 from detlab_master.engine.checkpoint_files import ALL_FILES, CheckpointFiles
-from detlab_master.engine.registry import ModelRegistry
+from detlab_master.engine.checkpoint_holds import CheckpointHolds
 from detlab_master.engine.storage import StorageUnreachable, check_glob
 from detlab_master.store.base import Store, StoreConflict
 from detlab_master.store.writes import SaveCheckpoint
@@ -23,10 +23,10 @@ _METADATA = "metadata.json"  # written beside the files, and not always reported
 
 
 class CheckpointService:
-    def __init__(self, *, store: Store, files: CheckpointFiles, registry: ModelRegistry) -> None:
+    def __init__(self, *, store: Store, files: CheckpointFiles, holds: CheckpointHolds) -> None:
         self._store = store
         self._files = files
-        self._registry = registry
+        self._holds = holds
         self._lock = asyncio.Lock()  # every change rewrites a whole record
 
     async def patch(self, resources: Mapping[str, Mapping[str, int]]) -> None:
@@ -69,12 +69,12 @@ class CheckpointService:
 
         Raises:
             NotFound: no such checkpoint; then nothing was removed.
-            Invalid: a glob that leads out, or files of a checkpoint that is in the model registry.
+            Invalid: a glob that leads out, or files of a checkpoint that is needed.
             StorageUnreachable: the storage is away, or of a kind that the master cannot reach.
         """
         for glob in globs:
             check_glob(glob)
-        async with self._registry.removing(uuids if globs else []):
+        async with self._holds.removing(uuids if globs else []):
             for checkpoint, experiment in [await self._find(uuid) for uuid in uuids]:
                 left = await self._files.look(experiment, checkpoint)
                 if globs and left:
@@ -98,7 +98,7 @@ class CheckpointService:
         except StorageUnreachable:
             if not gone:
                 return claimed
-            async with self._registry.removing([checkpoint.uuid]):
+            async with self._holds.removing([checkpoint.uuid]):
                 return claimed
         still = [path for path in gone if path in there]
         if still:

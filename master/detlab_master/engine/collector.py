@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from detlab_master.core.errors import Invalid, NotFound
@@ -40,11 +42,12 @@ class CheckpointCollector:
         self._checkpoints = checkpoints
         self._working: dict[int, asyncio.Task[None]] = {}
         self._again: set[int] = set()
+        self._left_alone: set[int] = set()
         self._room = asyncio.Semaphore(_AT_ONCE)
 
     def request(self, experiment_id: int) -> None:
         """Look through an experiment's checkpoints, in the background; it is kept already that this is due."""
-        if experiment_id in self._working:
+        if experiment_id in self._working or experiment_id in self._left_alone:
             self._again.add(experiment_id)
             return
         task = asyncio.create_task(
@@ -58,8 +61,28 @@ class CheckpointCollector:
             self.request(experiment_id)
 
     async def forget(self, experiment_id: int) -> None:
-        """Leave an experiment alone: it is being deleted, or goes on."""
+        """Leave an experiment alone: it is being deleted."""
         await _ended(self._working.pop(experiment_id, None))
+
+    @asynccontextmanager
+    async def leaving_alone(self, experiment_id: int) -> AsyncIterator[None]:
+        """While an experiment that has ended is taken up again, which trials need which checkpoint is not settled.
+
+        What was requested meanwhile is done afterwards; and what was under way, unless the experiment goes on.
+        """
+        self._left_alone.add(experiment_id)
+        working = self._working.pop(experiment_id, None)
+        try:
+            await _ended(working)
+            yield
+        except BaseException:
+            if working is not None:
+                self._again.add(experiment_id)
+            raise
+        finally:
+            self._left_alone.discard(experiment_id)
+            if experiment_id in self._again:
+                self.request(experiment_id)
 
     async def close(self) -> None:
         for task in list(self._working.values()):
@@ -117,7 +140,8 @@ class CheckpointCollector:
         trials, _ = store.trials.find(experiment.id, None, Page())
         registered = store.models.registered(experiment_id=experiment.id)
         protected = {version.checkpoint_uuid for version in registered}
-        protected |= store.checkpoints.warm_starts(experiment.id) | needed_to_go_on(trials, saved)
+        protected |= store.checkpoints.warm_starts(experiment.id)
+        protected |= needed_to_go_on(trials, saved, ended=experiment.state.terminal)
         searcher = experiment.config["searcher"]
         metric = SearcherMetric(searcher["metric"], searcher["smaller_is_better"])
         reports = self._validations(saved)

@@ -17,10 +17,10 @@ from detlab_master.core.retention import WITH_FILES
 from detlab_master.core.states import ExperimentState as S
 from detlab_master.engine.allocations import STORE_RETRY_SECONDS
 from detlab_master.engine.checkpoint_files import CheckpointFiles
+from detlab_master.engine.checkpoint_holds import CheckpointHolds
 from detlab_master.engine.collector import CheckpointCollector
 from detlab_master.engine.contexts import Contexts
 from detlab_master.engine.experiments_at_work import ExperimentsAtWork
-from detlab_master.engine.registry import ModelRegistry
 from detlab_master.engine.storage import StorageUnsupported
 from detlab_master.store.base import ExperimentFilter, Page, Store, StoreUnavailable
 from detlab_master.store.writes import DeleteExperiment, DeleteTrial, Write
@@ -36,7 +36,7 @@ class ExperimentDeletion:
         store: Store,
         files: CheckpointFiles,
         contexts: Contexts,
-        registry: ModelRegistry,
+        holds: CheckpointHolds,
         collector: CheckpointCollector,
         at_work: ExperimentsAtWork,
         shown_state: Callable[[Experiment], str],
@@ -45,7 +45,7 @@ class ExperimentDeletion:
         self._store = store
         self._files = files
         self._contexts = contexts
-        self._registry = registry
+        self._holds = holds
         self._collector = collector
         self._at_work = at_work
         self._shown_state = shown_state
@@ -56,7 +56,7 @@ class ExperimentDeletion:
 
         Raises:
             NotFound: no such experiment.
-            Invalid: it has not ended, or a checkpoint of it is in the model registry.
+            Invalid: it has not ended, or a checkpoint of it is in the model registry, or what a trial starts from.
         """
         begun = False
 
@@ -70,7 +70,7 @@ class ExperimentDeletion:
             begun = experiment.state is not S.DELETING
             return replace(experiment, state=S.DELETING, error="") if begun else experiment
 
-        async with self._registry.deleting(experiment_id):
+        async with self._holds.deleting(experiment_id):
             experiment = await self._at_work.change(experiment_id, mark)
         if begun:
             self._start(experiment)
@@ -125,8 +125,10 @@ class ExperimentDeletion:
 
     async def _fail(self, experiment: Experiment, why: str) -> None:
         logger.warning("experiment %d could not be deleted: %s", experiment.id, why)
-        failed = replace(experiment, state=S.DELETE_FAILED, error=f"it could not be deleted: {why}")
-        await self._at_work.change(experiment.id, lambda _: failed)
+        error = f"it could not be deleted: {why}"
+        await self._at_work.change(
+            experiment.id, lambda now: replace(now, state=S.DELETE_FAILED, error=error)
+        )
 
     async def _delete_all(self, experiment: Experiment) -> None:
         await self._collector.forget(experiment.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 
 from detlab_master.core import experiment_events as core
@@ -17,6 +17,7 @@ from detlab_master.core.states import CheckpointState, TrialState
 from detlab_master.core.states import ExperimentState as S
 from detlab_master.engine import clock
 from detlab_master.engine.allocations import AllocationService
+from detlab_master.engine.checkpoint_holds import STARTED_FROM, CheckpointHolds
 from detlab_master.engine.collector import CheckpointCollector
 from detlab_master.engine.contexts import Contexts
 from detlab_master.engine.destinations import Destinations
@@ -39,6 +40,7 @@ class ExperimentService:
         submissions: Submissions,
         contexts: Contexts,
         collector: CheckpointCollector,
+        holds: CheckpointHolds,
     ) -> None:
         self._store = store
         self._destinations = Destinations(store)
@@ -48,6 +50,7 @@ class ExperimentService:
         self._submissions = submissions
         self._contexts = contexts
         self._collector = collector
+        self._holds = holds
 
     # Creation
 
@@ -58,12 +61,15 @@ class ExperimentService:
             return created
         experiment = replace(created.experiment, id=self._ids.experiment(), job_id=self._ids.unique())
         sha256 = experiment.context_sha256
+        source = experiment.config["searcher"].get("source_checkpoint_uuid")
+        starts = self._holds.needing(source, STARTED_FROM) if source else nullcontext()
         with self._contexts.held(sha256):
             if sha256 and not self._contexts.path(sha256).exists():
                 raise NotFound(
                     f"the model definition of experiment '{experiment.forked_from}' was deleted with it"
                 )
-            return replace(created, experiment=await self._at_work.create(experiment))
+            async with starts:
+                return replace(created, experiment=await self._at_work.create(experiment))
 
     async def continue_(self, principal: Principal, experiment_id: int, override: str) -> CreatedExperiment:
         """Let an experiment that has ended go on: its trials run again from their latest checkpoints.
@@ -88,8 +94,8 @@ class ExperimentService:
                     f" (det experiment unarchive {experiment_id})"
                 )
             continued = await self._submissions.continued(experiment, override)
-            await self._collector.forget(experiment_id)  # its trials need their latest checkpoints again
-            return replace(continued, experiment=await self._at_work.take_up_again(continued.experiment))
+            async with self._collector.leaving_alone(experiment_id):  # trials need their checkpoints again
+                return replace(continued, experiment=await self._at_work.take_up_again(continued.experiment))
 
     # Verbs
 

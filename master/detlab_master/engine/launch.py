@@ -10,6 +10,7 @@ from detlab_master.core import task_spec
 from detlab_master.core.errors import NotFound
 from detlab_master.core.records import Allocation, Container, Experiment, Task
 from detlab_master.core.states import TaskType
+from detlab_master.engine.checkpoint_holds import STARTED_FROM, CheckpointHolds
 from detlab_master.engine.identity import new_session
 from detlab_master.resources.base import ResourceManager
 from detlab_master.store.base import Store
@@ -26,9 +27,15 @@ class Launcher:
     """
 
     def __init__(
-        self, store: Store, cluster: task_spec.ClusterFacts, resources: ResourceManager, master_url: str
+        self,
+        store: Store,
+        cluster: task_spec.ClusterFacts,
+        resources: ResourceManager,
+        holds: CheckpointHolds,
+        master_url: str,
     ) -> None:
         self._store = store
+        self._holds = holds
         self._cluster = cluster
         self._resources = resources
         self._master_url = master_url
@@ -38,6 +45,7 @@ class Launcher:
 
         Raises:
             NotFound: what the task belongs to is gone.
+            Invalid: a trial's warm-start checkpoint was deleted, and it has none of its own.
             StoreUnavailable: the database cannot be reached; try again.
         """
         owner = await asyncio.to_thread(self._store.users.get, task.owner_id)
@@ -80,6 +88,8 @@ class Launcher:
         if trial is None or experiment is None:
             raise NotFound(f"task {task.id}: its trial '{task.trial_id}' not found")
         checkpoint = await asyncio.to_thread(self._store.checkpoints.latest, trial.id)
+        if checkpoint is None and trial.warm_start_checkpoint:
+            await self._holds.refuse_unfit(trial.warm_start_checkpoint, STARTED_FROM)
         pool = next((p for p in self._resources.pools() if p.name == allocation.resource_pool), None)
         slot_type = (pool.slot_type if pool else "") or "cpu"
         environment = spec.environment | task_spec.trial_environment(experiment, trial, checkpoint)

@@ -123,6 +123,13 @@ class PlaceDeletion:
                     f" '{versions[0].checkpoint_uuid}' is in the model registry: delete it there, or move the"
                     " experiment first"
                 )
+            waiting = self._store.checkpoints.starting_from(experiment_id=experiment.id)
+            if waiting:
+                raise Invalid(
+                    f"the project {project.name!r} holds experiment {experiment.id}, from whose checkpoint"
+                    f" '{waiting[0].warm_start_checkpoint}' trial {waiting[0].id} of experiment"
+                    f" {waiting[0].experiment_id} starts: wait for its end, or move the experiment first"
+                )
         return inside
 
     def _refuse_filled(self, workspace: Workspace) -> None:

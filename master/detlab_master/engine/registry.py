@@ -1,36 +1,33 @@
 """The model registry: checkpoints that are kept under a name, as numbered versions.
 
-A checkpoint that is a version of some model keeps its files: removing them, or the experiment that they belong to, is
-refused. Registering and removing therefore take turns, and so do all changes, since each rewrites a whole record.
+A checkpoint that is a version of some model keeps its files (engine/checkpoint_holds.py). Changes take turns, since each
+rewrites a whole record.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from detlab_master.core.errors import Conflict, Invalid, NotFound
 from detlab_master.core.permissions import Principal
 from detlab_master.core.records import Json, Model, ModelVersion
-from detlab_master.core.states import CheckpointState, ExperimentState
 from detlab_master.engine import clock
+from detlab_master.engine.checkpoint_holds import CheckpointHolds
 from detlab_master.store.base import Store
 from detlab_master.store.writes import DeleteModel, DeleteModelVersion, SaveModel, SaveModelVersion, Write
 
 DEFAULT_WORKSPACE = 1
-_DELETE_STATES = (ExperimentState.DELETING, ExperimentState.DELETE_FAILED, ExperimentState.DELETED)
 
 
 class ModelRegistry:
-    def __init__(self, store: Store, ids: clock.Ids) -> None:
+    def __init__(self, store: Store, ids: clock.Ids, holds: CheckpointHolds) -> None:
         self._store = store
         self._ids = ids
+        self._holds = holds
         self._lock = asyncio.Lock()
-        self._removing: Counter[str] = Counter()  # checkpoints whose files are just being removed
 
     # Models
 
@@ -138,9 +135,9 @@ class ModelRegistry:
             NotFound: no such model or checkpoint.
             Invalid: the checkpoint is not complete, or its owner is not that of another user's model.
         """
-        async with self._lock:
+        async with self._lock, self._holds.needing(checkpoint_uuid, "registered"):
             model = await self._get(model_id)
-            await self._check_checkpoint(principal, model, checkpoint_uuid)
+            await self._check_owner(principal, model, checkpoint_uuid)
             now = clock.now()
             version = ModelVersion(
                 id=self._ids.model_version(),
@@ -181,49 +178,7 @@ class ModelRegistry:
         async with self._lock:
             await self._commit(DeleteModelVersion(model_id, number))
 
-    # What the registry holds on to
-
-    @asynccontextmanager
-    async def removing(self, checkpoint_uuids: Sequence[str]) -> AsyncIterator[None]:
-        """While files of these checkpoints are removed, nobody can register them.
-
-        Raises:
-            Invalid: one of them is registered.
-        """
-        async with self._lock:
-            await self._refuse_registered(checkpoint_uuids=checkpoint_uuids)
-            self._removing.update(checkpoint_uuids)
-        try:
-            yield
-        finally:
-            self._removing.subtract(checkpoint_uuids)
-            self._removing += Counter()  # drops those at 0
-
-    @asynccontextmanager
-    async def deleting(self, experiment_id: int) -> AsyncIterator[None]:
-        """While an experiment is being marked as DELETING, nobody can register its checkpoints.
-
-        Raises:
-            Invalid: one of them is registered.
-        """
-        async with self._lock:
-            await self._refuse_registered(experiment_id=experiment_id)
-            yield
-
-    async def _refuse_registered(self, **which: Any) -> None:
-        models = self._store.models
-        versions = await asyncio.to_thread(models.registered, **which)
-        if not versions:
-            return
-        model = await asyncio.to_thread(models.get, versions[0].model_id)
-        assert model is not None  # a version has a model
-        more = f" ({len(versions) - 1} more are registered)" if len(versions) > 1 else ""
-        raise Invalid(
-            f"checkpoint '{versions[0].checkpoint_uuid}' is version {versions[0].version} of the model"
-            f" {model.name!r}{more}: delete it from the model registry first"
-        )
-
-    async def _check_checkpoint(self, principal: Principal, model: Model, checkpoint_uuid: str) -> None:
+    async def _check_owner(self, principal: Principal, model: Model, checkpoint_uuid: str) -> None:
         checkpoint = await asyncio.to_thread(self._store.checkpoints.get, checkpoint_uuid)
         experiment = (
             await asyncio.to_thread(self._store.experiments.get, checkpoint.experiment_id)
@@ -237,12 +192,6 @@ class ModelRegistry:
                 f"checkpoint '{checkpoint_uuid}' is not of the user whose model {model.name!r} is:"
                 " they could not download it"
             )
-        if checkpoint.state is not CheckpointState.COMPLETED:
-            raise Invalid(
-                f"checkpoint '{checkpoint_uuid}' is {checkpoint.state}: only a COMPLETED one can be registered"
-            )
-        if experiment.state in _DELETE_STATES or checkpoint_uuid in self._removing:
-            raise Invalid(f"checkpoint '{checkpoint_uuid}' is being deleted: it cannot be registered")
 
     # The store
 

@@ -19,6 +19,7 @@ from detlab_master.core.permissions import Principal, may_see
 from detlab_master.core.records import Experiment, Json, Workspace
 from detlab_master.core.states import ExperimentState
 from detlab_master.engine import clock
+from detlab_master.engine.checkpoint_holds import STARTED_FROM, CheckpointHolds
 from detlab_master.engine.destinations import UNCATEGORIZED, Destination, Destinations
 from detlab_master.resources.base import ResourceManager
 from detlab_master.store.base import Store
@@ -62,8 +63,11 @@ class Submissions:
         defaults: what the cluster adds.
     """
 
-    def __init__(self, store: Store, resources: ResourceManager, defaults: ClusterDefaults) -> None:
+    def __init__(
+        self, store: Store, resources: ResourceManager, defaults: ClusterDefaults, holds: CheckpointHolds
+    ) -> None:
         self._store = store
+        self._holds = holds
         self._destinations = Destinations(store)
         self._resources = resources
         self._defaults = defaults
@@ -74,7 +78,8 @@ class Submissions:
         Raises:
             ConfigErrors: the configuration is wrong; all that is wrong with it, by path.
             NotFound: its template, parent, project or warm-start source is not there for this user.
-            Invalid: no pool of that name, more slots than the pool can ever give, or an archived project.
+            Invalid: no pool of that name, more slots than the pool can ever give, an archived project, or a warm-start
+                checkpoint that was deleted or is being deleted.
         """
         submitted = await asyncio.to_thread(parse_experiment_config, asked.config_text)  # it takes its time
         template = await self._template(asked.template)
@@ -276,6 +281,7 @@ class Submissions:
         )
         if checkpoint is None or source is None or not may_see(principal, source.owner_id):
             raise NotFound(f"{what} not found")
+        await self._holds.refuse_unfit(checkpoint.uuid, STARTED_FROM)
         searcher["source_checkpoint_uuid"] = checkpoint.uuid
 
 

@@ -287,6 +287,12 @@ class CheckpointReads(Protocol):
         """The uuids of those of the experiment that other trials than their own have started from."""
         ...
 
+    def starting_from(
+        self, *, checkpoint_uuids: Sequence[str] | None = None, experiment_id: int | None = None
+    ) -> list[records.Trial]:
+        """The trials that have not ended and whose warm start is one of these, or one of that experiment, by id."""
+        ...
+
     def storage_id(self, config: records.Json) -> int:
         """The number of this storage configuration; the same configuration always has the same one.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
 
-from detlab_master.core.states import CheckpointState
+from detlab_master.core.states import CheckpointState, TrialState
 from detlab_master.store import records
 from detlab_master.store.reading import Reader
 from detlab_master.store.rows import CHECKPOINTS, TRIALS
@@ -22,6 +22,7 @@ _LATEST = (
     .order_by(_c.steps_completed.desc(), _c.reported_at.desc(), _c.uuid.desc())
     .limit(1)
 )
+_UNFINISHED = [state for state in TrialState if not state.terminal]
 _STORAGE = sa.select(checkpoint_storages.c.id).where(checkpoint_storages.c.digest == sa.bindparam("key"))
 
 
@@ -74,6 +75,18 @@ class SqlCheckpoints:
             _c.experiment_id == experiment_id, t.warm_start_checkpoint == _c.uuid, t.id != _c.trial_id
         )
         return {row[0] for row in self._reader.rows(used)}
+
+    def starting_from(
+        self, *, checkpoint_uuids: Sequence[str] | None = None, experiment_id: int | None = None
+    ) -> list[records.Trial]:
+        t = TRIALS.c
+        statement = TRIALS.select().where(t.state.in_(_UNFINISHED))
+        if checkpoint_uuids is not None:
+            statement = statement.where(t.warm_start_checkpoint.in_(checkpoint_uuids))
+        if experiment_id is not None:
+            its = sa.select(_c.uuid).where(_c.experiment_id == experiment_id)
+            statement = statement.where(t.warm_start_checkpoint.in_(its))
+        return self._reader.all(TRIALS, statement.order_by(t.id))
 
     def storage_id(self, config: records.Json) -> int:
         digest = storage_digest(config)

@@ -352,6 +352,20 @@ class MemoryCheckpoints(_Reads):
                 and one.trial_id != trial_id
             }
 
+    def starting_from(
+        self, *, checkpoint_uuids: Sequence[str] | None = None, experiment_id: int | None = None
+    ) -> list[records.Trial]:
+        with self._lock:
+            saved = self._data.checkpoints
+            return [
+                trial
+                for _, trial in sorted(self._data.trials.items())
+                if (uuid := trial.warm_start_checkpoint) is not None
+                and not trial.state.terminal
+                and _among(uuid, checkpoint_uuids)
+                and (experiment_id is None or (uuid in saved and saved[uuid].experiment_id == experiment_id))
+            ]
+
     def storage_id(self, config: records.Json) -> int:
         with self._lock:
             new = len(self._data.storages) + 1, config

@@ -14,6 +14,7 @@ from detlab_master.core.permissions import Principal
 from detlab_master.core.records import Checkpoint
 from detlab_master.core.states import CheckpointState, ExperimentState
 from detlab_master.engine.checkpoint_files import CheckpointFiles
+from detlab_master.engine.checkpoint_holds import CheckpointHolds
 from detlab_master.engine.clock import Ids
 from detlab_master.engine.registry import ModelRegistry
 from detlab_master.store.base import ModelFilter, Page
@@ -376,7 +377,7 @@ async def test_the_registry_counts_on_after_a_restart(rig: Rig) -> None:
     await register(rig, "digits", things)
     last = rig.store.models.find(ModelFilter(), Page())[0][-1].id
     await rig.call("DELETE", f"{MODELS}/digits")
-    again = ModelRegistry(rig.store, Ids(rig.store.highest_ids()))
+    again = ModelRegistry(rig.store, Ids(rig.store.highest_ids()), CheckpointHolds(rig.store))
     alice = Principal(ALICE, "alice", admin=False, kind="user")
     created = await again.create(alice, "digits")
     assert created.id == last + 1 > model["id"]

@@ -409,6 +409,22 @@ async def test_a_deletion_that_fails_says_why_and_is_tried_again(rig: Rig) -> No
     await until(lambda: _state(rig, things) is None, "it is gone")
 
 
+async def test_what_was_changed_during_a_deletion_that_fails_stays_changed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    things = await rig.things()
+    path = f"/api/v1/experiments/{things.experiment.id}"
+
+    async def fails(self: CheckpointFiles, *arguments: Any) -> dict[str, int]:
+        await change(rig, things, notes="meanwhile")
+        raise StorageUnreachable("it is away")
+
+    monkeypatch.setattr(CheckpointFiles, "remove", fails)
+    assert (await rig.call("DELETE", path)).json == {}
+    await until(lambda: _state(rig, things) is ExperimentState.DELETE_FAILED, "the deletion fails")
+    assert (await rig.call("GET", path)).json["experiment"]["notes"] == "meanwhile"
+
+
 async def test_a_deletion_that_was_broken_off_is_taken_up(rig: Rig) -> None:
     things, others = await rig.things(), await rig.things()
     await change(rig, things, state=ExperimentState.DELETING)

@@ -130,7 +130,13 @@ def test_a_policy_of_a_configuration() -> None:
 def test_what_trials_need_to_go_on() -> None:
     saved = [*SEARCH, checkpoint(1, 4, C.PARTIALLY_DELETED), checkpoint(1, 3, at=5.0, more="-again")]
     trials = [_trial(1, TrialState.PAUSED), _trial(2, TrialState.COMPLETED), _trial(3, TrialState.ACTIVE)]
-    assert needed_to_go_on(trials, saved) == {"1-3-again"}
+    assert needed_to_go_on(trials, saved, ended=True) == {"1-3-again"}
+
+
+def test_trials_of_a_continued_experiment_may_wait_for_their_turn() -> None:
+    trials = [_trial(1, TrialState.ERROR), _trial(2, TrialState.COMPLETED)]
+    assert needed_to_go_on(trials, SEARCH, ended=False) == {"1-3"}
+    assert needed_to_go_on(trials, SEARCH, ended=True) == set()
 
 
 def _trial(number: int, state: TrialState) -> Trial:
