@@ -1,15 +1,16 @@
 """The batches to train on, from any position of a training on."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch.utils.data
 
 from determined.errors import TrialError
-from determined.pytorch import _saved
+from determined.pytorch import _random
 from determined.pytorch._context import PyTorchTrialContext
 from determined.pytorch._data import DataLoader
+from determined.pytorch._order import EndlessBatches
 from determined.pytorch._trial import AnyDataLoader
 
 
@@ -34,34 +35,50 @@ def checked_loader(loader: Any, method: str, context: PyTorchTrialContext) -> An
 class TrainingBatches:
     """The training data loader, one epoch after the other without end.
 
-    `epoch_rng_state`: of the random number generators when the current epoch of a loader of the trial's own
-    began. With it, a resumed training has the loader make the same epoch again, and passes over its beginning.
-    None for a `determined.pytorch.DataLoader`, which finds any position by itself.
+    A resumed training has it make the same epoch again: samplers of a `determined.pytorch.DataLoader` find any
+    position by themselves (see EndlessBatches); of a loader of the trial's own the beginning is passed over, with
+    the random number generators as they were when the epoch began.
     """
 
-    def __init__(self, loader: AnyDataLoader, trial_seed: int) -> None:
+    def __init__(self, loader: AnyDataLoader) -> None:
         self._loader = loader
-        self._trial_seed = trial_seed
         self.epoch_length = _length(loader)
-        self.epoch_rng_state: dict[str, Any] | None = None
+        self._sampled: EndlessBatches | None = None
+        self._epoch_began: _random.States | None = None
 
-    def starting_at(self, batch_idx: int, epoch_rng_state: dict[str, Any] | None) -> Iterator[Any]:
-        """All batches from the one of index `batch_idx` on.
+    def starting_at(self, batch_idx: int, order: Mapping[str, Any]) -> Iterator[Any]:
+        """All batches from the one of index `batch_idx` on; `order` is what `state_dict` returned there.
 
         What is drawn at random to get there is drawn before this returns: the caller sets the generators'
-        states afterwards.
+        states afterwards, and then calls `restore_generator`.
         """
         if isinstance(self._loader, DataLoader):
-            return iter(self._loader.get_data_loader(repeat=True, skip=batch_idx, seed=self._trial_seed))
+            loader, self._sampled = self._loader._training_loader(batch_idx, order)
+            return iter(loader)
         into_epoch = batch_idx % self.epoch_length
         if into_epoch == 0:
             return self._epochs()
-        if epoch_rng_state is not None:
-            _saved.set_rng_state(epoch_rng_state)
+        _random.set_states(order.get("epoch_began") or {})
         rest = self._epoch()
         for _ in range(into_epoch):
             next(rest)
         return itertools.chain(rest, self._epochs())
+
+    def restore_generator(self) -> None:
+        """Let the loader's own random number generator go on where it was, if it has one."""
+        if self._sampled is not None:
+            self._sampled.restore_generator()
+
+    def epoch_ended(self, batches: int) -> None:
+        """An epoch is over after `batches` batches in all."""
+        if self._sampled is not None:
+            self._sampled.forget(batches)
+
+    def state_dict(self, batches: int) -> dict[str, Any]:
+        """What a training that resumes after `batches` batches needs to get the same data."""
+        if self._sampled is not None:
+            return self._sampled.state_dict(batches)
+        return {"epoch_began": self._epoch_began}
 
     def _epochs(self) -> Iterator[Any]:
         while True:
@@ -69,7 +86,7 @@ class TrainingBatches:
 
     def _epoch(self) -> Iterator[Any]:
         assert not isinstance(self._loader, DataLoader)
-        self.epoch_rng_state = _saved.rng_state()
+        self._epoch_began = _random.get_states()
         return iter(self._loader)
 
 

@@ -9,8 +9,8 @@ import torch
 import torch.utils.data
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, RandomSampler, Sampler, SequentialSampler
 
-from determined._info import get_cluster_info
 from determined.pytorch import samplers
+from determined.pytorch._order import EndlessBatches
 
 logger = logging.getLogger("determined.pytorch")
 
@@ -18,9 +18,9 @@ logger = logging.getLogger("determined.pytorch")
 class DataLoader:
     """A description of a torch data loader, with its arguments and defaults.
 
-    The trainer makes the loader itself, because it knows where the training stands: the order of the data
-    depends on the trial's seed alone, so that a resumed training sees the batches that are still to come.
-    `batch_size` is per slot. With a `generator` the order depends on its seed instead of the trial's.
+    The trainer makes the loader itself, because it knows where the training stands. The order is the one that torch
+    draws, each epoch anew, from its global random number generator (which the trainer seeds by the trial's seed) or
+    from `generator`; a resumed training sees just the batches that were still to come. `batch_size` is per slot.
     """
 
     def __init__(
@@ -47,8 +47,6 @@ class DataLoader:
                 "determined.pytorch.DataLoader needs a dataset with items by index, not an IterableDataset: use "
                 "torch.utils.data.DataLoader and context.experimental.disable_dataset_reproducibility_checks()"
             )
-        if isinstance(sampler, RandomSampler):
-            raise TypeError("a RandomSampler cannot be resumed: use shuffle=True instead")
         if sampler is not None and shuffle:
             raise ValueError("sampler and shuffle=True exclude each other: the sampler sets the order")
         if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
@@ -75,54 +73,49 @@ class DataLoader:
         }
 
     def get_data_loader(
-        self,
-        repeat: bool = False,
-        skip: int = 0,
-        num_replicas: int = 1,
-        rank: int = 0,
-        *,
-        seed: int | None = None,
+        self, repeat: bool = False, skip: int = 0, num_replicas: int = 1, rank: int = 0
     ) -> "torch.utils.data.DataLoader[Any]":
         """The torch data loader for one rank.
 
-        `repeat`: go on without end (its length stays that of one epoch). `skip`: batches to leave out at the
-        beginning. `seed`: of the shuffling; the trial's by default, and 0 where no trial runs.
+        `repeat`: go on without end (its length stays that of one epoch). `skip`: batches of this rank to leave out
+        at the beginning.
         """
-        batch_sampler = self.batch_sampler
-        if batch_sampler is None:
-            sampler = self._sampler(seed)
-            if repeat:
-                sampler = samplers.RepeatSampler(sampler)
-            if num_replicas > 1:
-                sampler = samplers.DistributedSampler(sampler, num_replicas, rank)
-            assert self.batch_size is not None  # checked above
-            batch_sampler = BatchSampler(sampler, self.batch_size, self.drop_last)
-            if skip:
-                batch_sampler = samplers.SkipBatchSampler(batch_sampler, skip)
-        else:
-            batch_sampler = samplers.adapt_batch_sampler(batch_sampler, repeat, skip, num_replicas, rank)
-        return torch.utils.data.DataLoader(self.dataset, batch_sampler=batch_sampler, **self._options)
+        return self._loader(samplers.adapt_batch_sampler(self._batches(), repeat, skip, num_replicas, rank))
 
     def __len__(self) -> int:
         """Batches of one epoch, over all ranks together."""
-        if self.batch_sampler is not None:
-            return len(self.batch_sampler)  # type: ignore[arg-type]
-        items = len(self._sampler(0))  # type: ignore[arg-type]
-        assert self.batch_size is not None
-        return items // self.batch_size if self.drop_last else -(-items // self.batch_size)
+        return len(self._batches())  # type: ignore[arg-type]
 
-    def _sampler(self, seed: int | None) -> Sampler[int]:
+    def _training_loader(
+        self, start: int, order: Mapping[str, Any], num_replicas: int = 1, rank: int = 0
+    ) -> tuple["torch.utils.data.DataLoader[Any]", EndlessBatches]:
+        """The loader for a training that has come to `start`, and what knows the order of its data."""
+        batches = EndlessBatches(
+            self._batches(),
+            start=start,
+            num_replicas=num_replicas,
+            rank=rank,
+            generator=self.generator,
+            order=order,
+        )
+        return self._loader(batches), batches
+
+    def _loader(self, batches: Sampler[list[int]]) -> "torch.utils.data.DataLoader[Any]":
+        return torch.utils.data.DataLoader(self.dataset, batch_sampler=batches, **self._options)
+
+    def _batches(self) -> Sampler[list[int]]:
+        """The batches of one epoch."""
+        if self.batch_sampler is not None:
+            return self.batch_sampler
+        sampler: Iterable[int]
         if self.sampler is not None:
-            return self.sampler  # type: ignore[return-value]
-        sampler = SequentialSampler(self.dataset)  # type: ignore[arg-type]
-        if not self.shuffle:
-            return sampler
-        if self.generator is not None:
-            seed = self.generator.initial_seed()
-        elif seed is None:
-            info = get_cluster_info()
-            seed = info.trial.trial_seed if info is not None and info.task_type == "TRIAL" else 0
-        return samplers.ReproducibleShuffleSampler(sampler, seed)
+            sampler = self.sampler
+        elif self.shuffle:
+            sampler = RandomSampler(self.dataset, generator=self.generator)  # type: ignore[arg-type]
+        else:
+            sampler = SequentialSampler(self.dataset)  # type: ignore[arg-type]
+        assert self.batch_size is not None  # checked above
+        return BatchSampler(sampler, self.batch_size, self.drop_last)
 
 
 # What a batch may be: tensors, in containers of any depth.

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from determined.errors import TrialError
-from determined.pytorch import _saved
+from determined.pytorch import _random, _saved
 from determined.pytorch._batches import TrainingBatches, checked_loader
 from determined.pytorch._callback import checked_callbacks, epoch_hook
 from determined.pytorch._context import PyTorchTrialContext
@@ -54,11 +54,6 @@ class TrainLoop:
         self._state = _saved.TrialState(trial_id=context.get_trial_id())
         self._is_saved = False  # whether a checkpoint of this very state exists
         self._is_validated = False
-        loader = checked_loader(trial.build_training_data_loader(), "build_training_data_loader", context)
-        self._batches = TrainingBatches(loader, context.get_trial_seed())
-        self._epoch_length = context._epoch_length = self._batches.epoch_length
-        loader = checked_loader(trial.build_validation_data_loader(), "build_validation_data_loader", context)
-        self._validation = Validation(trial, context, self._callbacks, loader, plan.validation_batches)
         self._throughput = Throughput(trial.get_batch_length)
         self._train_batch = context._forward(trial.train_batch)
         self._metrics: list[dict[str, Any]] = []  # of the batches since the last report
@@ -80,7 +75,8 @@ class TrainLoop:
             callback.on_trial_startup(state.batches_trained, checkpoint_uuid)
         if checkpoint_uuid:
             self._load(checkpoint)
-        batches = self._batches.starting_at(state.batches_trained, checkpoint.get("epoch_rng_state"))
+        self._build_loaders()
+        batches = self._batches.starting_at(state.batches_trained, checkpoint.get("data_order") or {})
         for model in self._context.models:
             model.train()
         for callback in self._callbacks.values():
@@ -90,7 +86,8 @@ class TrainLoop:
         self._core.train.set_status("training")
         if state.batches_trained > 0:
             # Only now: making data loaders and callbacks draw random numbers, too.
-            _saved.set_rng_state(checkpoint.get("rng_state", {}))
+            _random.set_states(checkpoint.get("rng_state", {}))
+            self._batches.restore_generator()
         if self._at_end():
             self._finish()
             return
@@ -99,6 +96,15 @@ class TrainLoop:
             self._train(batch, batch_idx)
             if not self._goes_on():
                 return
+
+    def _build_loaders(self) -> None:
+        trial, context = self._trial, self._context
+        loader = checked_loader(trial.build_training_data_loader(), "build_training_data_loader", context)
+        self._batches = TrainingBatches(loader)
+        self._epoch_length = context._epoch_length = self._batches.epoch_length
+        loader = checked_loader(trial.build_validation_data_loader(), "build_validation_data_loader", context)
+        limit = self._plan.validation_batches
+        self._validation = Validation(trial, context, self._callbacks, loader, limit)
 
     # Training
 
@@ -124,6 +130,7 @@ class TrainLoop:
                 schedule.after_epoch(state.epochs_trained)
             for hook in self._epoch_ends:
                 hook(epoch_idx)
+            self._batches.epoch_ended(state.batches_trained)
 
     def _goes_on(self) -> bool:
         """Do what is due after a batch; False when the training ends with it."""
@@ -257,7 +264,7 @@ class TrainLoop:
         state = self._state
         state.last_ckpt = state.batches_trained
         metadata = _saved.metadata(state.batches_trained)
-        rng_state = _saved.rng_state()
+        rng_state = _random.get_states()
         with self._core.checkpoint.store_path(metadata) as (path, uuid):
             _saved.save(
                 path,
@@ -266,13 +273,13 @@ class TrainLoop:
                 state,
                 type(self._trial),
                 rng_state=rng_state,
-                epoch_rng_state=self._batches.epoch_rng_state,
+                data_order=self._batches.state_dict(state.batches_trained),
             )
         self._is_saved = True
         for callback in self._callbacks.values():
             callback.on_checkpoint_upload_end(uuid=uuid)
         # What callbacks drew is not in the checkpoint: a training that resumes from it must not differ.
-        _saved.set_rng_state(rng_state)
+        _random.set_states(rng_state)
 
     def _read(self, checkpoint_uuid: str) -> dict[str, Any]:
         """The content of a checkpoint; and where the training stands by it, if it is this trial's own."""

@@ -1,7 +1,7 @@
 """What a trial's checkpoint consists of, in files:
 
 state_dict.pth   models_state_dict, optimizers_state_dict, lr_schedulers_state_dict, scalers_state_dict,
-                 gradients (those that wait for a step), callbacks, rng_state, epoch_rng_state (see TrainingBatches)
+                 gradients (those that wait for a step), callbacks, rng_state, data_order (see TrainingBatches)
 trial_state.pkl  where the training stands: a plain dict, see TrialState
 load_data.json   how to build the trial again without the trainer
 code/            the model folder
@@ -10,7 +10,6 @@ code/            the model folder
 import json
 import logging
 import pickle
-import random
 import shutil
 import sys
 from collections import OrderedDict
@@ -19,7 +18,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 import determined
@@ -55,7 +53,7 @@ def save(
     trial_class: type,
     *,
     rng_state: Mapping[str, Any],
-    epoch_rng_state: Mapping[str, Any] | None,
+    data_order: Mapping[str, Any],
 ) -> None:
     """Write a checkpoint's files into `folder`, and call the callbacks that belong to it."""
     checkpoint: dict[str, Any] = {
@@ -66,9 +64,8 @@ def save(
         "gradients": _gradients(context),
         "callbacks": {name: callback.state_dict() for name, callback in callbacks.items()},
         "rng_state": rng_state,
+        "data_order": data_order,
     }
-    if epoch_rng_state is not None:
-        checkpoint["epoch_rng_state"] = epoch_rng_state
     for callback in callbacks.values():
         callback.on_checkpoint_save_start(checkpoint)
     torch.save(checkpoint, folder / STATE_DICT)
@@ -182,32 +179,6 @@ def _same_number(checkpoint: Mapping[str, Any], kind: str, objects: list[Any]) -
     if len(states) != len(objects):
         raise StorageError(f"the checkpoint holds {len(states)} {kind}, but the trial wraps {len(objects)}")
     return states
-
-
-def rng_state() -> dict[str, Any]:
-    """The states of all random number generators that training code draws from, in torch's and plain types."""
-    algorithm, keys, *rest = np.random.get_state(legacy=True)
-    state: dict[str, Any] = {
-        "cpu_rng_state": torch.random.get_rng_state(),
-        "np_rng_state": (algorithm, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
-        "random_rng_state": random.getstate(),
-    }
-    if torch.cuda.is_available():
-        state["gpu_rng_state"] = torch.cuda.get_rng_state()
-    return state
-
-
-def set_rng_state(state: Mapping[str, Any]) -> None:
-    """Go on from what `rng_state` returned."""
-    if "cpu_rng_state" in state:
-        torch.random.set_rng_state(state["cpu_rng_state"])
-    if "np_rng_state" in state:
-        algorithm, keys, *rest = state["np_rng_state"]
-        np.random.set_state((algorithm, np.asarray(keys).astype(np.uint32), *rest))
-    if "random_rng_state" in state:
-        random.setstate(state["random_rng_state"])
-    if "gpu_rng_state" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["gpu_rng_state"])
 
 
 def class_spec(trial_class: type) -> str:

@@ -33,9 +33,9 @@ def init(
     """Connect this process to its trial, and yield what the PyTorchTrial is made with.
 
     `hparams` and `exp_conf` are by default the trial's; where no trial runs they are empty. Seeds the random
-    number generators of Python, NumPy and torch by the trial's seed (elsewhere by
-    `exp_conf["reproducibility"]["experiment_seed"]`, or 0). `aggregation_frequency`: batches whose gradients
-    are gathered for one step of the optimizers.
+    number generators of Python, NumPy and torch by the trial's seed; where no trial runs, by
+    `exp_conf["reproducibility"]["experiment_seed"]` if that is given, else they stay as the script has seeded
+    them. `aggregation_frequency`: batches whose gradients are gathered for one step of the optimizers.
     """
     info = get_cluster_info()
     trial = info.trial if info is not None and info.task_type == "TRIAL" else None
@@ -43,16 +43,17 @@ def init(
         hparams = trial.hparams if trial else {}
     if exp_conf is None:
         exp_conf = trial._config if trial else {}
-    seed = trial.trial_seed if trial else (exp_conf.get("reproducibility") or {}).get("experiment_seed", 0)
-    random.seed(seed)
-    np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    seed = trial.trial_seed if trial else (exp_conf.get("reproducibility") or {}).get("experiment_seed")
+    if seed is not None:
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
     with core.init(distributed=distributed, preempt_mode=core.PreemptMode.ChiefOnly) as core_context:
         yield PyTorchTrialContext(
             core_context,
             hparams=hparams,
             exp_conf=exp_conf,
-            trial_seed=seed,
+            trial_seed=seed or 0,
             aggregation_frequency=aggregation_frequency,
         )
 

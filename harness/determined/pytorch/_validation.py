@@ -36,11 +36,7 @@ class Validation:
         self._trial = trial
         self._context = context
         self._callbacks = callbacks
-        self._loader = (
-            loader.get_data_loader(seed=context.get_trial_seed())
-            if isinstance(loader, DataLoader)
-            else loader
-        )
+        self._loader = loader.get_data_loader() if isinstance(loader, DataLoader) else loader
         self._batches = batches
         self._evaluate_full = (
             context._forward(trial.evaluate_full_dataset) if defines(trial, "evaluate_full_dataset") else None

@@ -1,14 +1,13 @@
-"""Samplers that make the order of training data a function of a seed, a position and a rank.
+"""Samplers that repeat, shard over the ranks, skip, and shuffle by a seed of their own.
 
-They are stacked in this order: shuffle reproducibly, repeat, shard over the ranks, batch, skip what was
-trained on already. Training that resumes in the middle of an epoch thereby sees just the batches that it
-would have seen without the interruption.
+Those of batches are stacked in this order: shuffle, batch, repeat, shard, skip; `adapt_batch_sampler` does the
+last three. An epoch thereby begins with a batch of its own.
 """
 
 import itertools
 from collections.abc import Iterator
 
-import torch
+import numpy as np
 from torch.utils.data import BatchSampler, Sampler
 
 
@@ -71,28 +70,28 @@ class DistributedBatchSampler(Sampler[list[int]]):
 
 
 class SkipSampler(Sampler[int]):
-    """Leaves out the first `skip` items."""
+    """Leaves out the first `skip` items. Its length stays that of the whole."""
 
     def __init__(self, sampler: Sampler[int], skip: int) -> None:
         self._sampler = sampler
         self._skip = skip
 
     def __len__(self) -> int:
-        return max(0, len(self._sampler) - self._skip)  # type: ignore[arg-type]
+        return len(self._sampler)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[int]:
         return itertools.islice(self._sampler, self._skip, None)
 
 
 class SkipBatchSampler(Sampler[list[int]]):
-    """Leaves out the first `skip` batches."""
+    """Leaves out the first `skip` batches. Its length stays that of the whole."""
 
     def __init__(self, batch_sampler: Sampler[list[int]], skip: int) -> None:
         self._batch_sampler = batch_sampler
         self._skip = skip
 
     def __len__(self) -> int:
-        return max(0, len(self._batch_sampler) - self._skip)  # type: ignore[arg-type]
+        return len(self._batch_sampler)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[list[int]]:
         return itertools.islice(self._batch_sampler, self._skip, None)
@@ -103,16 +102,14 @@ class ReproducibleShuffleSampler(Sampler[int]):
 
     def __init__(self, sampler: Sampler[int], seed: int) -> None:
         self._sampler = sampler
-        self._generator = torch.Generator()
-        self._generator.manual_seed(seed)
+        self._random = np.random.RandomState(seed % 2**32)
 
     def __len__(self) -> int:
         return len(self._sampler)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[int]:
         items = list(self._sampler)
-        order: list[int] = torch.randperm(len(items), generator=self._generator).tolist()
-        return iter([items[i] for i in order])
+        return iter([items[i] for i in self._random.permutation(len(items))])
 
 
 class ReproducibleShuffleBatchSampler(Sampler[list[int]]):
@@ -120,16 +117,14 @@ class ReproducibleShuffleBatchSampler(Sampler[list[int]]):
 
     def __init__(self, batch_sampler: Sampler[list[int]], seed: int) -> None:
         self._batch_sampler = batch_sampler
-        self._generator = torch.Generator()
-        self._generator.manual_seed(seed)
+        self._random = np.random.RandomState(seed % 2**32)
 
     def __len__(self) -> int:
         return len(self._batch_sampler)  # type: ignore[arg-type]
 
     def __iter__(self) -> Iterator[list[int]]:
         items = list(self._batch_sampler)
-        order: list[int] = torch.randperm(len(items), generator=self._generator).tolist()
-        return iter([items[i] for i in order])
+        return iter([items[i] for i in self._random.permutation(len(items))])
 
 
 def adapt_batch_sampler(

@@ -13,6 +13,13 @@ ITEMS, BATCH, FEATURES = 50, 8, 6
 EPOCH = 7  # batches: 50 items in batches of 8, rounded up
 
 
+def seed(value: int = 5) -> None:
+    """As a script does off the cluster."""
+    torch.manual_seed(value)
+    np.random.seed(value)
+    random.seed(value)
+
+
 class Recorder(pytorch.PyTorchCallback):
     """Writes down which hooks are called, and keeps a count in the checkpoints."""
 

@@ -12,7 +12,7 @@ import torch
 from determined import pytorch
 from determined.errors import TrialError
 from determined.pytorch import Batch, Record, data_length
-from harness.pytorch.digits_trial import SmallTrial
+from harness.pytorch.digits_trial import SmallTrial, seed
 
 
 @pytest.fixture(autouse=True)
@@ -32,6 +32,7 @@ def autocast_type(dtype: torch.dtype) -> Any:
 
 
 def fit(trial_class: Any, *, aggregation: int = 1, hparams: Any = None, **arguments: Any) -> Any:
+    seed()
     with pytorch.init(aggregation_frequency=aggregation, hparams=hparams) as context:
         trial = trial_class(context)
         pytorch.Trainer(trial, context).fit(**arguments)

@@ -1,7 +1,9 @@
 import json
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.utils.data
@@ -11,10 +13,11 @@ from determined import pytorch
 from determined.errors import StorageError, TrialError
 from determined.pytorch import Batch, Epoch
 from harness.core_stub_master import StubMaster, trial_environment
-from harness.pytorch.digits_trial import EPOCH, ITEMS, SmallTrial
+from harness.pytorch.digits_trial import EPOCH, ITEMS, SmallTrial, seed
 
 
 def fit(trial_class: Any = SmallTrial, *, aggregation: int = 1, **arguments: Any) -> Any:
+    seed()
     with pytorch.init(aggregation_frequency=aggregation) as context:
         trial = trial_class(context)
         pytorch.Trainer(trial, context).fit(**arguments)
@@ -136,6 +139,7 @@ def test_callbacks_are_called_in_order(trial: StubMaster) -> None:
     ]
     _, averages, batches = done.recorder.calls[3]
     assert [b["batch_idx"] for b in batches] == [0, 1, 2, 3]
+    assert (averages["batches"], averages["epochs"]) == (4, 0)
     assert averages["loss"] == pytest.approx(sum(b["loss"] for b in batches) / 4)
     assert done.recorder.calls[-2] == ("upload_end", next(iter(checkpoints(trial).values())))
 
@@ -450,6 +454,20 @@ def test_off_cluster_the_trainer_runs_without_a_master(
     first = fit(max_length=Batch(8), checkpoint_period=Batch(5))
     uuid = next(call[1] for call in first.recorder.calls if call[0] == "upload_end")
     assert same(weights(fit(max_length=Batch(8), latest_checkpoint=uuid)), weights(whole))
+
+
+def test_off_cluster_the_scripts_own_seeds_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DET_ALLOCATION_ID", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+
+    def drawn(**config: Any) -> tuple[float, float, float]:
+        seed(8)
+        with pytorch.init(exp_conf=config):
+            return torch.rand(1).item(), float(np.random.rand()), random.random()
+
+    assert drawn() == drawn() == drawn(reproducibility={"experiment_seed": 8})
+    by_nine = drawn(reproducibility={"experiment_seed": 9})
+    assert not set(by_nine) & set(drawn())
 
 
 class _NoModel(SmallTrial):
