@@ -3,19 +3,22 @@
 import contextlib
 import datetime
 import enum
+import functools
 import json
 import logging
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from determined.common import api
-from determined.common.storage import Selector, StorageManager, copy_files
+from determined.common.storage import Files, Selector, StorageManager, copy_files, list_files
 from determined.core._distributed import DummyDistributedContext
 from determined.core._reports import Report
 from determined.core._sender import ReportSender
+from determined.core._sharded import check_names, in_step, merged_metadata
 from determined.errors import StorageError
 
 logger = logging.getLogger("determined.core")
@@ -69,15 +72,20 @@ class CheckpointContext:
     ) -> str:
         """Save the content of a folder as a checkpoint, and return its uuid.
 
-        `metadata` must have an integer `steps_completed` in a trial. With `shard` every rank uploads its
-        own files (`ckpt_dir` None: it has none); without, only the chief may call. `selector` chooses files.
+        `metadata` must have an integer `steps_completed` in a trial. `selector` chooses files. With `shard` all
+        ranks call it together, each with files of its own (`ckpt_dir` None: it has none), and get the same uuid;
+        without, only the chief may call. The checkpoint has the files and the metadata of all ranks: raises
+        ValueError, everywhere, where two of them bring the same file, or different values of one key.
         """
         source = None if ckpt_dir is None else Path(ckpt_dir)
+        if self._is_sharded(shard):
+            storage_id = self._distributed.broadcast(str(uuid.uuid4()))
+            self._save_shard(storage_id, source, metadata, selector)
+            return storage_id
         if source is None and not shard:
             raise ValueError("ckpt_dir is None: only a rank of a sharded upload can be without files")
-        if source is not None and not source.is_dir():
-            raise FileNotFoundError(f"ckpt_dir {str(source)!r} is not a folder")
-        with self._new(metadata, shard) as (path, storage_id):
+        _check_folder(source)
+        with self._new(metadata) as (path, storage_id):
             if source is not None:
                 copy_files(source, path, selector)
         return storage_id
@@ -89,24 +97,73 @@ class CheckpointContext:
         """Save what is written to a folder: `with checkpoint.store_path(metadata) as (path, uuid)`.
 
         When the context ends, the checkpoint becomes visible and is reported. An exception in it leaves
-        nothing behind. `metadata` and `shard` as in `upload`.
+        nothing behind. `metadata` and `shard` as in `upload`; with `shard` each rank has a folder of its own.
         """
-        with self._new(metadata, shard) as (path, storage_id):
-            yield path, storage_id
+        if not self._is_sharded(shard):
+            with self._new(metadata) as new:
+                yield new
+            return
+        storage_id = self._distributed.broadcast(str(uuid.uuid4()))
+        with tempfile.TemporaryDirectory(prefix="detlab-shard-") as folder:
+            try:
+                yield Path(folder), storage_id
+            except Exception as e:  # noqa: BLE001 - raised again, when the other ranks know
+                in_step(self._distributed, functools.partial(_raise, e))
+            self._save_shard(storage_id, Path(folder), metadata, None)
 
-    @contextlib.contextmanager
-    def _new(self, metadata: Mapping[str, Any] | None, shard: bool) -> Iterator[tuple[Path, str]]:
+    def _is_sharded(self, shard: bool) -> bool:
+        """Whether several processes save this checkpoint."""
         if not shard and self._distributed.rank != 0:
             raise RuntimeError(
                 f"rank {self._distributed.rank} saves a checkpoint with shard=False: only the chief may do that"
             )
+        return shard and self._distributed.size > 1
+
+    @contextlib.contextmanager
+    def _new(self, metadata: Mapping[str, Any] | None) -> Iterator[tuple[Path, str]]:
         content = self._checked(metadata)
         storage_id = str(uuid.uuid4())
         with self._storage.store_path(storage_id) as path:
             yield path, storage_id
-            with open(path / METADATA_FILE, "w") as file:
-                json.dump(content, file, indent=2)
+            _write_metadata(path, content)
         self._report(storage_id, content)
+
+    def _save_shard(
+        self,
+        storage_id: str,
+        source: Path | None,
+        metadata: Mapping[str, Any] | None,
+        selector: Selector | None,
+    ) -> None:
+        """This rank's part in saving a checkpoint, of which every rank brings the chosen files of a folder."""
+        chosen = _Chosen(selector)
+        offers = in_step(
+            self._distributed, lambda: (chosen.names(source), _json_object(dict(metadata or {})))
+        )
+        check_names([names for names, _ in offers])
+        content = self._checked(merged_metadata([of_rank for _, of_rank in offers]))
+        is_chief = self._distributed.rank == 0
+
+        def add() -> Files:
+            files = {} if source is None else self._storage.add(source, storage_id, chosen)
+            if not is_chief:
+                return files
+            with tempfile.TemporaryDirectory(prefix="detlab-shard-") as folder:
+                _write_metadata(Path(folder), content)
+                return {**files, **self._storage.add(Path(folder), storage_id)}
+
+        def complete(parts: list[Files]) -> None:
+            self._storage.complete(storage_id, {name: file for part in parts for name, file in part.items()})
+
+        try:
+            parts = in_step(self._distributed, add)
+            in_step(self._distributed, lambda: complete(parts) if is_chief else None)
+        except Exception:
+            if is_chief:
+                with contextlib.suppress(StorageError):  # the first failure is the one to tell
+                    self._storage.discard(storage_id)
+            raise
+        in_step(self._distributed, lambda: self._report(storage_id, content) if is_chief else None)
 
     def download(
         self,
@@ -118,10 +175,19 @@ class CheckpointContext:
     ) -> None:
         """Copy a checkpoint's files, or those that `selector` chooses, into the folder `ckpt_dir`.
 
-        Raises CheckpointNotFound when the storage does not hold it.
+        In mode LocalWorkersShareDownload all processes of a machine call it together, and the first of them
+        downloads. Raises CheckpointNotFound when the storage does not hold it.
         """
-        DownloadMode(download_mode)
-        self._storage.download(storage_id, Path(ckpt_dir), selector)
+        if not self._is_shared(download_mode):
+            self._storage.download(storage_id, Path(ckpt_dir), selector)
+            return
+        error: Exception | None = None
+        if self._distributed.local_rank == 0:
+            try:
+                self._storage.download(storage_id, Path(ckpt_dir), selector)
+            except Exception as e:  # noqa: BLE001 - raised below, on all of them
+                error = e
+        _raise_everywhere(self._distributed, error)
 
     @contextlib.contextmanager
     def restore_path(
@@ -131,10 +197,33 @@ class CheckpointContext:
         *,
         selector: Selector | None = None,
     ) -> Iterator[Path]:
-        """A folder with (at least the chosen files of) a checkpoint, to be read while the context lasts."""
-        DownloadMode(download_mode)
-        with self._storage.restore_path(storage_id) as path:
-            yield path
+        """A folder with (at least the chosen files of) a checkpoint, to be read while the context lasts.
+
+        In mode LocalWorkersShareDownload all processes of a machine enter and leave it together.
+        """
+        if not self._is_shared(download_mode):
+            with self._storage.restore_path(storage_id, selector) as path:
+                yield path
+            return
+        with contextlib.ExitStack() as stack:
+            found: Path | None = None
+            error: Exception | None = None
+            if self._distributed.local_rank == 0:
+                try:
+                    found = stack.enter_context(self._storage.restore_path(storage_id, selector))
+                except Exception as e:  # noqa: BLE001 - raised below, on all of them
+                    error = e
+            _raise_everywhere(self._distributed, error)
+            found = self._distributed.broadcast_local(found)
+            assert found is not None
+            # The folder may be removed at the end: not before all are done with it.
+            stack.callback(self._distributed.gather_local, None)
+            yield found
+
+    def _is_shared(self, download_mode: DownloadMode) -> bool:
+        """Whether the processes of this machine download together."""
+        mode = DownloadMode(download_mode)
+        return mode is DownloadMode.LocalWorkersShareDownload and self._distributed.local_size > 1
 
     def get_metadata(self, storage_id: str) -> dict[str, Any]:
         """A checkpoint's metadata, as the master has it."""
@@ -198,6 +287,46 @@ class DummyCheckpointContext(CheckpointContext):
 
     def _report(self, storage_id: str, metadata: dict[str, Any]) -> None:
         logger.info("saved checkpoint %s to %s", storage_id, self._storage)
+
+
+class _Chosen:
+    """Which files belong to a checkpoint: those that the caller's selector chooses; its metadata we write ourselves."""
+
+    def __init__(self, selector: Selector | None) -> None:
+        self._selector = selector
+
+    def __call__(self, name: str) -> bool:
+        return name != METADATA_FILE and (self._selector is None or self._selector(name))
+
+    def names(self, folder: Path | None) -> list[str]:
+        _check_folder(folder)
+        return [] if folder is None else [name for name in list_files(folder) if self(name)]
+
+
+def _check_folder(folder: Path | None) -> None:
+    if folder is not None and not folder.is_dir():
+        raise FileNotFoundError(f"ckpt_dir {str(folder)!r} is not a folder")
+
+
+def _write_metadata(folder: Path, metadata: dict[str, Any]) -> None:
+    with open(folder / METADATA_FILE, "w") as file:
+        json.dump(metadata, file, indent=2)
+
+
+def _raise(error: Exception) -> NoReturn:
+    raise error
+
+
+def _raise_everywhere(distributed: DummyDistributedContext, error: Exception | None) -> None:
+    """Raise the error of a machine's first process on all of that machine's."""
+    kind = (
+        type(error) if isinstance(error, StorageError) else StorageError
+    )  # of others one cannot be made elsewhere
+    told = distributed.broadcast_local(None if error is None else (kind, str(error)))
+    if error is not None:
+        raise error
+    if told is not None:
+        raise told[0](told[1])
 
 
 def _json_object(metadata: dict[str, Any]) -> dict[str, Any]:

@@ -185,7 +185,8 @@ def _trial(
     config = trial._config
     storage_config = _storage_config(checkpoint_storage) or config["checkpoint_storage"]
     manager = storage.from_config(storage_config, owner=info.task_id)
-    manager.remove_incomplete()
+    if distributed.rank == 0:  # the others may come while the chief is saving
+        manager.remove_incomplete()
 
     session = _session(info)
     start = {"runId": trial.trial_id, "checkpointStorage": storage_config}
