@@ -44,6 +44,7 @@ from detlab_master.engine.services import Services
 from detlab_master.engine.submissions import ClusterDefaults, Submissions
 from detlab_master.engine.templates import TemplateService
 from detlab_master.engine.topics import Topics
+from detlab_master.engine.unmanaged import UnmanagedService
 from detlab_master.engine.workspaces import WorkspaceService
 from detlab_master.resources.agents import Agents, PoolConfig
 from detlab_master.store.base import Store
@@ -77,6 +78,7 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
         await services.place_deletion.restore()
         await services.servers.restore()
         services.log_retention.start()
+        services.unmanaged.listen()
         server.add_sockets(sockets)
         logger.info("the master answers at http://%s:%d", config.bind_ip, config.port)
         yield services
@@ -84,6 +86,7 @@ async def running(config: MasterConfig) -> AsyncIterator[Services]:
         server.stop()
         await server.close_all_connections()
         services.agents.close()
+        await services.unmanaged.close()
         await services.place_deletion.close()
         await services.log_retention.close()
         await services.deletion.close()
@@ -192,6 +195,9 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         identity=identity,
         at_work=at_work,
         experiments=experiments,
+        unmanaged=UnmanagedService(
+            store=store, at_work=at_work, experiments=experiments, patience=config.detached.patience
+        ),
         checkpoints=checkpoints,
         collector=collector,
         previews=Previews(cluster_defaults),

@@ -159,6 +159,23 @@ class SecurityConfig(_Model):
     jupyterhub: bool = False  # Detlab's own: the Hub's users are the users; no built-in users, no passwords
 
 
+class DetachedConfig(_Model):
+    """Detlab's own: of experiments whose scripts run outside of the cluster."""
+
+    heartbeat_timeout: float | str = "5m"  # seconds, or a duration; clients send one every minute
+
+    @field_validator("heartbeat_timeout")
+    @classmethod
+    def _positive(cls, value: float | str) -> float | str:
+        if not 0 < seconds(value) < math.inf:
+            raise ValueError(f"{value!r}: it must be more than 0 seconds")
+        return value
+
+    @property
+    def patience(self) -> float:
+        return seconds(self.heartbeat_timeout)
+
+
 class LogConfig(_Model):
     level: Literal["trace", "debug", "info", "warning", "error"] = "info"
     color: bool = True
@@ -183,6 +200,7 @@ class MasterConfig(_Model):
     security: SecurityConfig = SecurityConfig()
     log: LogConfig = LogConfig()
     retention_policy: RetentionPolicyConfig = RetentionPolicyConfig()
+    detached: DetachedConfig = DetachedConfig()
 
     @model_validator(mode="after")
     def _pools_exist(self) -> MasterConfig:
@@ -323,7 +341,7 @@ def _explain(problem: Any) -> str:
 def _known_keys() -> list[str]:
     models: tuple[type[BaseModel], ...] = (
         *(MasterConfig, PoolYaml, SchedulerConfig, ResourceManagerConfig),
-        *(DbConfig, SecurityConfig, LogConfig, TaskContainerDefaults),
+        *(DbConfig, SecurityConfig, LogConfig, DetachedConfig, TaskContainerDefaults),
     )
     return sorted({name for model in models for name in model.model_fields})
 

@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from detlab_master.core.states import AllocationState, ExperimentState, TrialState
-from detlab_master.core.transitions import ALLOCATION, EXPERIMENT, TRIAL, State, Table
+from detlab_master.core.transitions import (
+    ALLOCATION,
+    EXPERIMENT,
+    TRIAL,
+    UNMANAGED_EXPERIMENT,
+    UNMANAGED_TRIAL,
+    State,
+    Table,
+)
 
 _HEAD = """\
 # States
@@ -16,6 +24,12 @@ verb that is in effect already changes nothing."""
 _TRIAL = """\
 A trial that is ACTIVE is queued or runs; when a run fails it gets another one, up to `max_restarts` times. A run that was
 preempted, or that the system lost, is followed by another one without being counted."""
+_UNMANAGED = """\
+The scripts of a detached experiment run outside of the cluster, and the states are what they report. Lists show ACTIVE as
+RUNNING. The master cannot pause, cancel or kill one."""
+_UNMANAGED_TRIAL = """\
+A trial that falls silent (no report and no heartbeat for `detached.heartbeat_timeout` of master.yaml, 5 minutes) becomes
+ERROR; if it is heard of again, it goes on."""
 _ALLOCATION = """\
 An allocation is one run of a task on slots. It is as far as the container of it that is least far."""
 
@@ -25,6 +39,12 @@ def page() -> str:
     sections = (
         ("Experiment", _EXPERIMENT, _diagram(EXPERIMENT, ExperimentState.ACTIVE, ExperimentState.PAUSED)),
         ("Trial", _TRIAL, _diagram(TRIAL, TrialState.ACTIVE, TrialState.PAUSED)),
+        (
+            "Detached experiment",
+            _UNMANAGED,
+            _diagram(UNMANAGED_EXPERIMENT, ExperimentState.PAUSED),
+        ),
+        ("Detached trial", _UNMANAGED_TRIAL, _diagram(UNMANAGED_TRIAL, TrialState.PAUSED)),
         ("Allocation", _ALLOCATION, _diagram(ALLOCATION, AllocationState.QUEUED)),
     )
     shown = [f"## {title}\n\n{text}\n\n```mermaid\n{diagram}```\n" for title, text, diagram in sections]

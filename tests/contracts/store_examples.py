@@ -63,6 +63,8 @@ def experiment(id: int = 1, **changes: Any) -> records.Experiment:
         "progress": 0.5,
         "error": "the searcher broke",
         "gc_due": 2000.5,
+        "unmanaged": True,
+        "external_id": "laptop 1/ü",
     }
     return records.Experiment(id=id, **{**values, **changes})
 
@@ -94,6 +96,9 @@ def trial(id: int = 1, experiment_id: int = 1, **changes: Any) -> records.Trial:
         "retries_canceled": True,
         "excluded_agents": ("agent-1", "agent-2"),
         "log_retention_days": -1,
+        "external_id": "fold 1",
+        "last_activity": 1001.5,
+        "lost_contact": True,
     }
     return records.Trial(id=id, experiment_id=experiment_id, **{**values, **changes})
 

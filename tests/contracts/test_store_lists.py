@@ -87,6 +87,7 @@ def _experiments() -> list[records.Experiment]:
             start_time=float(pick.randint(0, 5)),
             end_time=pick.choice([None, 1.5, 2.5]),
             progress=pick.choice([0.0, 0.5, 1.0]),
+            external_id=pick.choice([None, "a", "A", "a%"]),
             forked_from=pick.choice([None, 1, 2]),
         )
         for id in range(1, 41)
@@ -148,6 +149,7 @@ EXPERIMENT_FILTERS = st.builds(
     states=some(list(ExperimentState)),
     archived=st.none() | st.booleans(),
     project_id=st.sampled_from([None, 1, 2]),
+    external_id=st.sampled_from([None, None, "a", "A"]),
     ids=st.none() | st.lists(st.integers(1, 45), max_size=30),
     above_id=st.none() | st.integers(-1, 45),
     below_id=st.none() | st.integers(-1, 45),
@@ -179,6 +181,7 @@ def test_experiments_are_found_as_a_list_comprehension_finds_them(
         and (where.states is None or one.state in where.states)
         and (where.archived is None or one.archived is where.archived)
         and (where.project_id is None or one.project_id == where.project_id)
+        and (where.external_id is None or one.external_id == where.external_id)
         and (where.ids is None or one.id in where.ids)
         and (where.above_id is None or one.id > where.above_id)
         and (where.below_id is None or one.id < where.below_id)

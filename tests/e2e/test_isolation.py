@@ -188,6 +188,7 @@ def _call(scene: Scene, method: str, route: Route, rule: Rule) -> Call:
         "template_name": TEMPLATE,
         "version": 1,
         "resources_id": target.environment["DET_CONTAINER_ID"],
+        "external_id": "stolen",
         "label": "stolen" if method == "PUT" else MARK,
     }
     names = re.findall(r"\{(\w+)", route.path)
@@ -241,6 +242,18 @@ def _bodies(scene: Scene) -> dict[tuple[str, str], Any]:
             "data": {"title": "stolen"},
         },
         ("POST", api + "/task/logs"): {"logs": [{"taskId": target.task_id, "log": "stolen\n"}]},
+        ("POST", "/task-logs"): [{"task_id": target.task_id, "log": "stolen\n"}],
+        ("PUT", api + "/experiments/by-external-id/{external_id:path}"): {
+            "config": json.dumps(script_config(scene.place.side)),
+            "unmanaged": True,
+        },
+        ("POST", api + "/trials"): {"experimentId": target.experiment_id, "hparams": {"stolen": 1}},
+        ("PUT", api + "/trials"): {
+            "createTrialRequest": {"experimentId": target.experiment_id},
+            "externalTrialId": "stolen",
+        },
+        ("PATCH", trial): {"state": "STATE_ERROR"},
+        ("POST", trial + "/start"): {"resume": True},
         ("POST", api + "/checkpoints"): {
             "uuid": uuid,
             "taskId": target.task_id,

@@ -105,6 +105,7 @@ ROUTES: tuple[Route, ...] = (
     Route(V1 + "/experiments", experiments.Experiments),
     Route(V1 + "/experiment/labels", experiments.ExperimentLabels),
     Route(V1 + "/experiments/continue", experiments.ContinueExperiment),
+    Route(V1 + "/experiments/by-external-id/{external_id:path}", experiments.ExperimentByExternalId),
     Route(_EXPERIMENT, experiments.OneExperiment),
     *(
         Route(f"{_EXPERIMENT}/{verb}", experiments.ExperimentVerb, {"verb": verb})
@@ -123,7 +124,9 @@ ROUTES: tuple[Route, ...] = (
         Route(f"{V1}/trials/metrics/{name}", metrics.StreamMetrics, {"group": group})
         for name, group in metrics.GROUPS.items()
     ),
+    Route(V1 + "/trials", trials.Trials),
     Route(_TRIAL, trials.OneTrial),
+    Route(_TRIAL + "/start", trials.StartTrial),
     Route(_TRIAL + "/workloads", trials.TrialWorkloads),
     Route(_TRIAL + "/checkpoints", trials.TrialCheckpoints),
     Route(_TRIAL + "/kill", trials.KillTrial),
@@ -165,6 +168,7 @@ ROUTES: tuple[Route, ...] = (
     Route(_MODEL + "/versions", models.ModelVersions),
     Route(_MODEL + "/versions/{version}", models.OneModelVersion),
     Route(V1 + "/task/logs", logs.AppendLogs),
+    Route("/task-logs", logs.AppendDetachedLogs),
     Route(V1 + "/tasks/{task_id}/logs", logs.TaskLogs),
     Route(V1 + "/tasks/{task_id}/logs/fields", logs.TaskLogFields),
     Route(V1 + "/cleanup_logs", master_logs.CleanupLogs),

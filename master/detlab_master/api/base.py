@@ -263,11 +263,15 @@ class ApiHandler(RequestHandler):
 
     async def object(self) -> dict[str, Any]:
         """The JSON object in the body as it is."""
-        data = await self.body.whole()
-        parsed = await asyncio.to_thread(parse_json, data) if len(data) > _PARSED_INLINE else parse_json(data)
+        parsed = await self.parsed()
         if not isinstance(parsed, dict):
             raise Invalid("the request's body must be a JSON object")
         return parsed
+
+    async def parsed(self) -> Any:
+        """The JSON in the body, of whatever kind; an absent body is an empty object."""
+        data = await self.body.whole()
+        return await asyncio.to_thread(parse_json, data) if len(data) > _PARSED_INLINE else parse_json(data)
 
     @property
     def query(self) -> Query:

@@ -63,9 +63,10 @@ class Checkpoints(ApiHandler):
         if task is None:
             raise NotFound(f"task '{task_id}' not found")
         allocation_id = fields.text("allocationId", self.principal.allocation_id or "")
-        allocation = await self.read(self.services.store.trials.allocation, allocation_id)
-        if allocation is None or allocation.task_id != task_id:
-            raise fields.refuse("allocationId", f"task {task_id} has no such allocation")
+        if allocation_id or not await self._is_detached(task):
+            allocation = await self.read(self.services.store.trials.allocation, allocation_id)
+            if allocation is None or allocation.task_id != task_id:
+                raise fields.refuse("allocationId", f"task {task_id} has no such allocation")
         checkpoint = _reported(fields, task, allocation_id, self.services.now())
         known = await self.read(self.services.store.checkpoints.get, checkpoint.uuid)
         if known is not None and known.trial_id != checkpoint.trial_id:
@@ -74,6 +75,11 @@ class Checkpoints(ApiHandler):
             )
         await self.services.experiments.report_checkpoint(checkpoint)
         self.reply({})
+
+    async def _is_detached(self, task: Task) -> bool:
+        """Whether it runs outside of the cluster, and so has no allocations."""
+        trial = await self.read(self.services.store.trials.get, task.trial_id) if task.trial_id else None
+        return trial is not None and trial.unmanaged
 
     async def patch(self) -> None:
         """Somebody has removed files of checkpoints, and says what is left."""

@@ -94,10 +94,25 @@ def _page(
     return {"experiments": shown, "pagination": pagination}
 
 
+class ExperimentByExternalId(ExperimentHandler):
+    """A detached experiment by the name that its owner has for it: found, or made where there is none."""
+
+    rules: ClassVar = {"PUT": Rule(Access.SIGNED_IN)}
+    max_body = LARGEST_REQUEST
+
+    async def put(self, external_id: str) -> None:
+        fields = await self.fields()
+        if fields.optional_flag("unmanaged") is False:
+            raise fields.refuse("unmanaged", "only detached experiments have external ids")
+        asked = replace(_asked(fields, "", 0), unmanaged=True, external_id=external_id)
+        put = await self.services.unmanaged.put_experiment(self.principal, asked)
+        experiment, _ = await self.shown(put.experiment)
+        self.reply({"experiment": experiment, "config": put.experiment.config, "messages": put.warnings})
+
+
 def _asked(fields: Fields, sha256: str, size: int) -> CreateExperiment:
-    if fields.flag("unmanaged"):
-        raise fields.refuse("unmanaged", "detached experiments are not possible with this master yet")
     return CreateExperiment(
+        unmanaged=fields.flag("unmanaged"),
         config_text=fields.text("config"),
         context_sha256=sha256,
         context_bytes=size,

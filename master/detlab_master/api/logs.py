@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -219,7 +219,9 @@ class AppendLogs(ApiHandler):
     rules: ClassVar = {"POST": Rule(Access.REPORT, Kind.TASK, in_body=True)}
 
     async def post(self) -> None:
-        entries = (await self.fields()).children("logs")
+        await self._append((await self.fields()).children("logs"))
+
+    async def _append(self, entries: Sequence[Fields]) -> None:
         if not entries:
             raise Invalid("logs is empty: expected the lines of one task")
         task_id = entries[0].text("taskId")
@@ -231,6 +233,23 @@ class AppendLogs(ApiHandler):
             lines = [replace(line, allocation_id=own) for line in lines]
         await self.services.logs.append(lines)
         self.reply({})
+
+
+class AppendDetachedLogs(AppendLogs):
+    """Lines of a script that runs outside of the cluster: a list, with the rank by another name.
+
+    Clients send their user's token along, so the lines are taken of those to whom the task belongs.
+    """
+
+    rules: ClassVar = {"POST": Rule(Access.REPORT, Kind.TASK, in_body=True)}
+
+    async def post(self) -> None:
+        items = await self.parsed()
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise Invalid("the request's body must be a JSON list of log lines, each an object")
+        await self._append(
+            [Fields({"rankId": item.get("rank"), **item}, f"[{index}].") for index, item in enumerate(items)]
+        )
 
 
 def _line(entry: Fields, task_id: str, now: float) -> LogLine:

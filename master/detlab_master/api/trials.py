@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from detlab_master.api import workloads
 from detlab_master.api.base import ApiHandler, Rule
+from detlab_master.api.body import Fields
 from detlab_master.api.encode import checkpoints as encode_checkpoints
 from detlab_master.api.encode import trials as encode
 from detlab_master.api.encode import wire
@@ -23,13 +24,19 @@ from detlab_master.api.trial_lists import (
 )
 from detlab_master.core.permissions import Access, Kind
 from detlab_master.core.records import Experiment
+from detlab_master.core.states import TrialState
+from detlab_master.core.unmanaged import REPORTED
 from detlab_master.store.base import Workload
 
+_SHOWN_STATES = (
+    *("ACTIVE", "PAUSED", "STOPPING_CANCELED", "STOPPING_KILLED", "STOPPING_COMPLETED", "STOPPING_ERROR"),
+    *("CANCELED", "COMPLETED", "ERROR", "QUEUED", "PULLING", "STARTING", "RUNNING"),
+)
 _EXIT_REASONS = ("INVALID_HP", "INIT_INVALID_HP", "USER_REQUESTED_STOP")
 
 
 class OneTrial(ApiHandler):
-    rules: ClassVar = {"GET": Rule(Access.READ, Kind.TRIAL)}
+    rules: ClassVar = {"GET": Rule(Access.READ, Kind.TRIAL), "PATCH": Rule(Access.OWN, Kind.TRIAL)}
 
     async def get(self, trial_id: str) -> None:
         trial, experiment = self.found.trial, self.found.experiment
@@ -37,6 +44,77 @@ class OneTrial(ApiHandler):
         view = await self.read(trial_view, self.services.store, experiment, trial)
         state = self.services.experiments.shown_trial_state(trial)
         self.reply({"trial": encode.trial(view, state, self.services.now())})
+
+    async def patch(self, trial_id: str) -> None:
+        """The script of a detached trial: a heartbeat, perhaps with what has become of it."""
+        fields = await self.fields()
+        state = fields.enum("state", _SHOWN_STATES, "STATE_")
+        if state == "RUNNING":
+            state = TrialState.ACTIVE.value
+        if state is not None and state not in REPORTED:
+            said = ", ".join("STATE_" + name for name in ("RUNNING", *REPORTED[1:]))
+            raise fields.refuse("state", f"a script can say of itself: {said}")
+        trial, experiment = self.found.trial, self.found.experiment
+        assert trial is not None
+        assert experiment is not None
+        heard = await self.services.unmanaged.heard(
+            experiment, trial.id, None if state is None else TrialState(state)
+        )
+        view = await self.read(trial_view, self.services.store, experiment, heard)
+        shown = self.services.experiments.shown_trial_state(heard)
+        self.reply({"trial": encode.trial(view, shown, self.services.now())})
+
+
+class Trials(ApiHandler):
+    """Trials of detached experiments, which their scripts add themselves."""
+
+    rules: ClassVar = {
+        "POST": Rule(Access.OWN, Kind.EXPERIMENT, in_body=True),
+        "PUT": Rule(Access.OWN, Kind.EXPERIMENT, in_body=True),
+    }
+
+    async def post(self) -> None:
+        await self._add(await self.fields(), None)
+
+    async def put(self) -> None:
+        """The trial of an external id: found, or made where there is none."""
+        fields = await self.fields()
+        name = fields.text("externalTrialId")
+        if not name:
+            raise fields.refuse("externalTrialId", "it must not be empty")
+        await self._add(fields.child("createTrialRequest"), name)
+
+    async def _add(self, fields: Fields, external_id: str | None) -> None:
+        number = fields.integer("experimentId")
+        found = await self.admit(Kind.EXPERIMENT, number, Access.OWN)
+        assert found is not None
+        assert found.experiment is not None
+        added = await self.services.unmanaged.add_trial(
+            found.experiment, fields.object("hparams"), external_id
+        )
+        view = await self.read(trial_view, self.services.store, found.experiment, added)
+        state = self.services.experiments.shown_trial_state(added)
+        self.reply({"trial": encode.trial(view, state, self.services.now())})
+
+
+class StartTrial(ApiHandler):
+    """The script of a detached trial starts: it gets the number of its run, and what to go on from."""
+
+    rules: ClassVar = {"POST": Rule(Access.OWN, Kind.TRIAL)}
+
+    async def post(self, trial_id: str) -> None:
+        resume = (await self.fields()).flag("resume")
+        experiment, trial = self.found.experiment, self.found.trial
+        assert experiment is not None
+        assert trial is not None
+        started, latest = await self.services.unmanaged.start(experiment, trial.id, resume)
+        self.reply(
+            {
+                "trialRunId": started.run_id,
+                "latestCheckpoint": latest.uuid if latest else "",
+                "stepsCompleted": latest.steps_completed if latest else 0,
+            }
+        )
 
 
 class ExperimentTrials(ApiHandler):

@@ -133,7 +133,8 @@ class ExperimentMachine:
             case LogPolicyMatched(trial_id, match):
                 return self._trial(trial_id, trials.LogPolicyMatched(match), ids, now)
             case LogsRetained(days, trial_id):
-                return self._retain_logs(days, trial_id)
+                self.experiment, kept = with_log_retention(self.experiment, self.trials, days, trial_id)
+                return kept
             case RunnerStateReported(trial_id, state):
                 return [self._keep(replace(self.trials[trial_id], runner_state=state))]
             case TrialDescribed(trial_id, metadata):
@@ -210,14 +211,6 @@ class ExperimentMachine:
             self._adopt(after)
             effects += [KeepTrial(after), *more]
         return effects
-
-    def _retain_logs(self, days: int, trial_id: int | None) -> list[Effect]:
-        if trial_id is not None:
-            return [self._keep(replace(self.trials[trial_id], log_retention_days=days))]
-        config = {**self.experiment.config, "retention_policy": {"log_retention_days": days}}
-        self.experiment = replace(self.experiment, config=config)
-        kept = [self._keep(replace(trial, log_retention_days=days)) for trial in self.trials.values()]
-        return [KeepExperiment(self.experiment), *kept]
 
     # What trials report
 
@@ -367,6 +360,24 @@ class ExperimentMachine:
         state = transitions.check(transitions.EXPERIMENT, what, self.experiment.state, to)
         self.experiment = replace(self.experiment, state=state)
         return KeepExperiment(self.experiment)
+
+
+def with_log_retention(
+    experiment: Experiment, known: dict[int, Trial], days: int, trial_id: int | None
+) -> tuple[Experiment, list[Effect]]:
+    """Logs are kept for so many days, of one trial or of all and those to come: the experiment, and what to keep.
+
+    Args:
+        known: the trials by id; those that change are replaced in it.
+    """
+    changed = [replace(one, log_retention_days=days) for one in known.values() if trial_id in (None, one.id)]
+    known.update({one.id: one for one in changed})
+    kept: list[Effect] = [KeepTrial(one) for one in changed]
+    if trial_id is not None:
+        return experiment, kept
+    config = {**experiment.config, "retention_policy": {"log_retention_days": days}}
+    experiment = replace(experiment, config=config)
+    return experiment, [KeepExperiment(experiment), *kept]
 
 
 def _exit_reason(trial: Trial) -> search.ExitReason:

@@ -165,6 +165,21 @@ class TrialEnded:
 
 
 @dataclass(frozen=True)
+class TaskOpened:
+    """The task of an unmanaged trial is there, or there again."""
+
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line of the master's own for the log of a trial."""
+
+    trial: Trial
+    text: str
+
+
+@dataclass(frozen=True)
 class Finished:
     """The experiment is terminal now."""
 
@@ -177,6 +192,8 @@ Effect = (
     | KeepProgress
     | RecordSearcherEvent
     | TrialEnded
+    | TaskOpened
+    | Said
     | Finished
     | trials.RequestAllocation
     | trials.StopAllocation

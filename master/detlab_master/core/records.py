@@ -117,6 +117,10 @@ class Experiment:
     progress: float = 0.0  # 0..1
     error: str = ""  # for people: why the search itself failed, or why the experiment could not be deleted
     gc_due: float | None = None  # since when its checkpoints wait to be looked through; None: they do not
+    unmanaged: bool = False  # detached: its trials run elsewhere and report, see core.unmanaged
+    external_id: str | None = (
+        None  # its owner's name for an unmanaged one, unlike those of the owner's others
+    )
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,13 @@ class Trial:
     retries_canceled: bool = False  # by a log policy: the next failure is the last
     excluded_agents: tuple[str, ...] = ()  # on which, by log policies, the trial runs no more
     log_retention_days: int | None = None  # of its own; None: as its experiment says; -1: for ever
+    external_id: str | None = None  # its owner's name for an unmanaged one, unlike those of its siblings
+    last_activity: float | None = None  # of an unmanaged one: when it was last heard of; None: a managed one
+    lost_contact: bool = False  # it is ERROR only because nothing was heard of it any more
+
+    @property
+    def unmanaged(self) -> bool:
+        return self.last_activity is not None
 
 
 @dataclass(frozen=True)

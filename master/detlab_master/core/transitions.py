@@ -78,6 +78,38 @@ TRIAL: Table[T] = {
     T.ERROR: {T.ACTIVE: "the experiment was continued"},
 }
 
+# Detached ones: nothing is scheduled, the states are what their scripts report (core/unmanaged.py).
+_ON: dict[E, str] = {E.ACTIVE: "a trial starts, or is heard of again", E.PAUSED: "a trial is added"}
+_LATE: dict[E, str] = dict.fromkeys((E.COMPLETED, E.CANCELED), "a silent trial's last words came late")
+_DELETE: dict[E, str] = {E.DELETING: "delete"}
+_OVER = {
+    E.COMPLETED: "its last open trial ended, and one of all completed",
+    E.ERROR: "its last open trial ended, and none completed; or it never had one",
+    E.CANCELED: "its last open trial ended, and all were canceled",
+}
+UNMANAGED_EXPERIMENT: Table[E] = {
+    E.PAUSED: {E.ACTIVE: _ON[E.ACTIVE], **_OVER},
+    E.ACTIVE: {E.PAUSED: "only trials that never started are open", **_OVER},
+    E.COMPLETED: {**_ON, **_DELETE},
+    E.ERROR: {**_ON, **_LATE, **_DELETE},
+    E.CANCELED: {**_ON, **_DELETE},
+    E.DELETING: EXPERIMENT[E.DELETING],
+    E.DELETE_FAILED: EXPERIMENT[E.DELETE_FAILED],
+    E.DELETED: {},
+}
+_SAID = {
+    T.COMPLETED: "it says so",
+    T.ERROR: "it says so, or nothing was heard of it",
+    T.CANCELED: "it says so",
+}
+UNMANAGED_TRIAL: Table[T] = {
+    T.PAUSED: {T.ACTIVE: "it starts", **_SAID},
+    T.ACTIVE: _SAID,
+    T.COMPLETED: {T.ACTIVE: "it starts again"},
+    T.ERROR: {T.ACTIVE: "it starts again, or is heard of again"},
+    T.CANCELED: {T.ACTIVE: "it starts again"},
+}
+
 _ENDS = {A.TERMINATED: "every container ended"}
 ALLOCATION: Table[A] = {
     A.QUEUED: {A.ASSIGNED: "the scheduler gave slots", A.TERMINATED: "taken out of the queue"},

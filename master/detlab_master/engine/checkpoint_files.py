@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from detlab_master.core.records import Checkpoint, Experiment, Json
 from detlab_master.engine.launch import FIRST_TASK_UID
-from detlab_master.engine.storage import LocalStorage, open_storage, storage_root
+from detlab_master.engine.storage import LocalStorage, StorageElsewhere, open_storage, storage_root
 from detlab_master.store.base import Store
 
 ALL_FILES = ("**/*",)
@@ -50,10 +50,25 @@ class CheckpointFiles:
     async def remove(
         self, experiment: Experiment, checkpoint: Checkpoint, globs: Sequence[str] = ALL_FILES
     ) -> dict[str, int]:
-        """Remove the files that match a glob. Returns and raises what `Storage.remove` does."""
+        """Remove the files that match a glob. Returns and raises what `Storage.remove` does.
+
+        Raises:
+            StorageElsewhere: of a detached experiment, and not on this machine. Nobody knows what is there.
+        """
 
         def work() -> dict[str, int]:
             storage = open_storage(self._storage(experiment, checkpoint), experiment.owner_id)
+            if (
+                experiment.unmanaged
+                and isinstance(storage, LocalStorage)
+                and not storage.has(checkpoint.uuid)
+            ):
+                if not checkpoint.resources:
+                    return {}
+                raise StorageElsewhere(
+                    f"the files of checkpoint '{checkpoint.uuid}' are where the script of the detached experiment"
+                    f" {experiment.id} ran, out of the master's reach: remove them there"
+                )
             return storage.remove(checkpoint.uuid, globs)
 
         return await self._in_thread(work)

@@ -20,8 +20,9 @@ from detlab_master.engine.checkpoint_files import CheckpointFiles
 from detlab_master.engine.checkpoint_holds import CheckpointHolds
 from detlab_master.engine.collector import CheckpointCollector
 from detlab_master.engine.contexts import Contexts
+from detlab_master.engine.experiments import how_to_end
 from detlab_master.engine.experiments_at_work import ExperimentsAtWork
-from detlab_master.engine.storage import StorageUnsupported
+from detlab_master.engine.storage import StorageElsewhere, StorageUnsupported
 from detlab_master.store.base import ExperimentFilter, Page, Store, StoreUnavailable
 from detlab_master.store.writes import DeleteExperiment, DeleteTrial, Write
 
@@ -65,7 +66,7 @@ class ExperimentDeletion:
             if not experiment.state.terminal:
                 raise Invalid(
                     f"experiment {experiment_id} is {self._shown_state(experiment)}: only one that has ended"
-                    f" can be deleted; end it first (det experiment kill {experiment_id})"
+                    f" can be deleted; {how_to_end(experiment, 'kill')}"
                 )
             begun = experiment.state is not S.DELETING
             return replace(experiment, state=S.DELETING, error="") if begun else experiment
@@ -134,7 +135,10 @@ class ExperimentDeletion:
         await self._collector.forget(experiment.id)
         find = self._store.checkpoints.find
         for checkpoint in await asyncio.to_thread(find, experiment_id=experiment.id, states=WITH_FILES):
-            await self._files.remove(experiment, checkpoint)
+            try:
+                await self._files.remove(experiment, checkpoint)
+            except StorageElsewhere as error:
+                logger.info("experiment %d: %s", experiment.id, error)
         try:
             await self._files.remove_tensorboard(experiment)
         except StorageUnsupported as error:

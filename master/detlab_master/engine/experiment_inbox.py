@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from detlab_master.core import allocation as allocation_core
-from detlab_master.core import expconf, hyperparameters, log_policies, metrics, trial
+from detlab_master.core import expconf, hyperparameters, log_policies, metrics, trial, unmanaged
 from detlab_master.core import experiment_events as core
 from detlab_master.core.errors import Invalid, NotFound
 from detlab_master.core.experiment import ExperimentMachine
@@ -56,7 +56,9 @@ class LogsMatched:
     matches: tuple[log_policies.Match, ...]
 
 
-Event = core.Event | Created | Continued | MetricsReported | CheckpointReported | LogsMatched
+Event = (
+    core.Event | unmanaged.Event | Created | Continued | MetricsReported | CheckpointReported | LogsMatched
+)
 
 
 @dataclass(frozen=True)
@@ -124,8 +126,7 @@ class ExperimentAtWork:
             case MetricsReported(report):
                 await self._report(report, plan)
             case CheckpointReported(checkpoint):
-                self._check_run(checkpoint.trial_id, _run_of(checkpoint.allocation_id))
-                plan.writes.append(writes.SaveCheckpoint(checkpoint))
+                self._checkpoint(checkpoint, plan)
             case LogsMatched():
                 self._logs_matched(event, plan)
             case (
@@ -133,8 +134,25 @@ class ExperimentAtWork:
             ):
                 self._trial(trial_id)
                 self._handle(event, plan)
+            case unmanaged.TrialAdded(_, external_id):
+                self._handle(event, plan)
+                known = self._unmanaged.named(external_id)
+                plan.answer = known or max(self.trials.values(), key=lambda one: one.id)
+            case unmanaged.TrialStarted(trial_id) | unmanaged.TrialHeard(trial_id):
+                self._trial(trial_id)
+                self._handle(event, plan)
+                plan.answer = self._trial(trial_id)
             case _:
                 self._handle(event, plan)
+
+    @property
+    def _unmanaged(self) -> unmanaged.UnmanagedMachine:
+        assert isinstance(self._machine, unmanaged.UnmanagedMachine)  # its events go to such experiments only
+        return self._machine
+
+    def signs(self) -> dict[int | None, float]:
+        """Of an unmanaged experiment: of whom something should be heard, see `UnmanagedMachine.signs`."""
+        return self._unmanaged.signs()
 
     async def reload(self) -> None:
         """From the store: the record, the searcher's past, the trials, the sums of those that still run."""
@@ -240,6 +258,14 @@ class ExperimentAtWork:
         heard = same is not None and self._searched.value(same.metrics) is not None
         return after, not heard
 
+    def _checkpoint(self, checkpoint: Checkpoint, plan: Plan) -> None:
+        if self.experiment.unmanaged:  # it has no allocation that would say of which run it is
+            self._trial(checkpoint.trial_id)
+            self._handle(unmanaged.TrialHeard(checkpoint.trial_id), plan)
+        else:
+            self._check_run(checkpoint.trial_id, _run_of(checkpoint.allocation_id))
+        plan.writes.append(writes.SaveCheckpoint(checkpoint))
+
     # Logs
 
     def is_news(self, found: LogsMatched) -> bool:
@@ -274,6 +300,8 @@ class ExperimentAtWork:
                 f"trial {trial_id} is in run {known.run_id}, and this report comes from run {run_id}:"
                 " that process was replaced and must end"
             )
+        if known.unmanaged:
+            unmanaged.check_takes_reports(known)
         return known
 
     def _trial(self, trial_id: int) -> Trial:
@@ -284,8 +312,14 @@ class ExperimentAtWork:
 
     # From what the core decides to what is kept and done
 
-    def _handle(self, event: core.Event, plan: Plan) -> None:
-        for effect in self._machine.handle(event, self._ids, clock.now()):
+    def _handle(self, event: core.Event | unmanaged.Event, plan: Plan) -> None:
+        machine, now = self._machine, clock.now()
+        if isinstance(machine, unmanaged.UnmanagedMachine):
+            effects = machine.handle(event, self._ids, now)
+        else:
+            assert not isinstance(event, unmanaged.Event)  # as above
+            effects = machine.handle(event, self._ids, now)
+        for effect in effects:
             self._carry(effect, plan)
 
     def _carry(self, effect: core.Effect, plan: Plan) -> None:
@@ -302,6 +336,12 @@ class ExperimentAtWork:
                 self._metrics.pop(ended.id, None)
                 self._matched.pop(ended.id, None)
                 plan.writes.append(writes.SaveTask(replace(self._task(ended), end_time=ended.end_time)))
+            case core.TaskOpened(opened):
+                plan.writes.append(writes.SaveTask(self._task(opened)))
+            case core.Said(of, text):
+                line = self._logs.say(of.task_id, "", text)
+                plan.writes.append(writes.AppendLogs((line,)))
+                plan.effects.append(lambda: self._logs.kept(of.task_id))
             case core.Finished(experiment):
                 plan.effects.append(lambda: self._finished(experiment))
             case trial.RequestAllocation(running):
@@ -350,7 +390,9 @@ class ExperimentAtWork:
         plan.effects.append(lambda: self._allocations.adopt(task, allocation, request))
 
 
-def _machine(experiment: Experiment) -> ExperimentMachine:
+def _machine(experiment: Experiment) -> ExperimentMachine | unmanaged.UnmanagedMachine:
+    if experiment.unmanaged:
+        return unmanaged.UnmanagedMachine(experiment)
     config = expconf.restore(experiment.config)
     return ExperimentMachine(experiment, _searcher(config), max_restarts=config.max_restarts)
 

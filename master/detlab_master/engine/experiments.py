@@ -83,6 +83,11 @@ class ExperimentService:
         """
         async with self._at_work.alone(experiment_id):
             experiment = await self._at_work.get(experiment_id)
+            if experiment.unmanaged:
+                raise Invalid(
+                    f"experiment {experiment_id} is detached: it goes on when its script is run again with the same"
+                    " external ids"
+                )
             if not experiment.state.terminal:
                 raise Invalid(
                     f"experiment {experiment_id} is {self.shown_state(experiment)}: only one that has ended can be"
@@ -126,7 +131,7 @@ class ExperimentService:
             if not experiment.state.terminal:
                 raise Invalid(
                     f"experiment {experiment_id} is {self.shown_state(experiment)}: only one that has ended can be"
-                    f" archived; end it first (det experiment cancel {experiment_id})"
+                    f" archived; {how_to_end(experiment, 'cancel')}"
                 )
             return replace(experiment, archived=archived)
 
@@ -150,6 +155,11 @@ class ExperimentService:
         """
 
         def change(experiment: Experiment) -> Experiment:
+            if experiment.unmanaged and edit.resources:
+                raise Invalid(
+                    f"experiment {experiment_id} is detached: it uses no slots of the cluster, so it has no"
+                    f" {', '.join(edit.resources)}"
+                )
             changed = edit.applied(experiment)
             return replace(changed, gc_due=clock.now()) if edit.keep_checkpoints else changed
 
@@ -218,11 +228,15 @@ class ExperimentService:
         """The state by which a person knows the experiment: ACTIVE says how far its most advanced trial is."""
         if experiment.state is not S.ACTIVE:
             return str(experiment.state)
+        if experiment.unmanaged:
+            return "RUNNING"
         return self._refined(self._allocations.most_advanced(experiment.job_id))
 
     def shown_trial_state(self, trial: Trial) -> str:
         if trial.state is not TrialState.ACTIVE:
             return str(trial.state)
+        if trial.unmanaged:
+            return "RUNNING"
         allocation = self._allocations.get(trial.allocation_id) if trial.allocation_id else None
         return self._refined(allocation.state if allocation else None)
 
@@ -230,3 +244,10 @@ class ExperimentService:
     def _refined(state: object) -> str:
         name = str(state) if state is not None else "QUEUED"
         return {"ASSIGNED": "STARTING", "TERMINATED": "RUNNING"}.get(name, name)
+
+
+def how_to_end(experiment: Experiment, verb: str) -> str:
+    """What a person can do about an experiment that has not ended."""
+    if experiment.unmanaged:
+        return "it is detached, and ends with its script, or some minutes after nothing is heard of that any more"
+    return f"end it first (det experiment {verb} {experiment.id})"

@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 from weakref import WeakValueDictionary
 
 from detlab_master.core import experiment_events as core
-from detlab_master.core import log_policies
+from detlab_master.core import log_policies, unmanaged
 from detlab_master.core import trial as trials
 from detlab_master.core.allocation import KillRequested, PreemptionRequested
 from detlab_master.core.errors import Invalid, NotFound
@@ -32,6 +33,7 @@ from detlab_master.store.base import Store, StoreUnavailable
 from detlab_master.store.writes import SaveExperiment
 
 logger = logging.getLogger(__name__)
+_LISTEN_TRIES = 10  # an unmanaged experiment may end while it is spoken to
 
 
 class ExperimentsAtWork:
@@ -59,6 +61,7 @@ class ExperimentsAtWork:
         self._of_trial: dict[int, int] = {}  # trial id -> experiment id, as far as looked up
         self._locks: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._background: set[asyncio.Task[None]] = set()
+        self._closing = False
 
     # Asking
 
@@ -118,11 +121,62 @@ class ExperimentsAtWork:
         """
         experiment_id = (await self.trial(trial_id)).experiment_id
         inbox = self._inboxes.get(experiment_id)
+        if inbox is None and (await self.get(experiment_id)).unmanaged:
+            await self.ask_unmanaged(experiment_id, *events)
+            return
         if inbox is None:
             raise Invalid(
                 f"trial {trial_id} belongs to experiment {experiment_id}, which has ended: it takes no reports"
             )
         await inbox.ask_all(events)
+
+    async def ask_unmanaged(self, experiment_id: int, *events: Event) -> list[Any]:
+        """Hand events to an unmanaged experiment, also to one that has ended: it listens again for as long as that takes,
+        and stays if they let it go on.
+
+        Returns:
+            The answer to each.
+
+        Raises:
+            NotFound: no such experiment.
+            IllegalMove: its state does not allow it.
+        """
+        for _ in range(_LISTEN_TRIES):
+            async with self.alone(experiment_id):
+                inbox = self._inboxes.get(experiment_id) or await self._listen_again(experiment_id)
+            try:
+                return await inbox.ask_all(events)
+            except Closed:
+                continue
+            finally:
+                at_work = self._at_work.get(experiment_id)
+                if at_work is not None and at_work.experiment.state.terminal:
+                    await self._drop(experiment_id, inbox)
+        raise Closed(f"experiment {experiment_id} has ended: it takes no changes any more")
+
+    async def _listen_again(self, experiment_id: int) -> Inbox[Event]:
+        """Within `alone`."""
+        if self._closing:
+            raise Closed("the master is shutting down")
+        experiment = await self.get(experiment_id)
+        at_work = self._made(experiment)
+        await at_work.load(experiment)  # before anybody else can speak to it
+        return self._open(at_work)
+
+    def signs(self) -> dict[tuple[int, int | None], float]:
+        """Of whom something should be heard: (experiment, trial or None) -> when that was last. Unmanaged ones only."""
+        return {
+            (number, trial_id): last
+            for number, at_work in self._at_work.items()
+            if at_work.experiment.unmanaged
+            for trial_id, last in at_work.signs().items()
+        }
+
+    async def fallen_silent(self, experiment_id: int, found: unmanaged.SilenceFound) -> None:
+        """Done when that is kept; who was heard of in the meantime has not fallen silent."""
+        inbox = self._inboxes.get(experiment_id)
+        if inbox is not None:
+            await inbox.ask(found)
 
     def log_policies(self, experiment_id: int) -> tuple[log_policies.Policy, ...]:
         """None of an experiment that has ended."""
@@ -245,6 +299,7 @@ class ExperimentsAtWork:
             self._allocations.insist(open_.id, PreemptionRequested(f"the trial is {waiting.state}"))
 
     async def close(self) -> None:
+        self._closing = True
         inboxes = list(self._inboxes.values())
         self._inboxes.clear()
         for inbox in inboxes:
@@ -255,7 +310,12 @@ class ExperimentsAtWork:
     # Inboxes
 
     def _take_up(self, experiment: Experiment) -> ExperimentAtWork:
-        at_work = ExperimentAtWork(
+        at_work = self._made(experiment)
+        self._open(at_work)
+        return at_work
+
+    def _made(self, experiment: Experiment) -> ExperimentAtWork:
+        return ExperimentAtWork(
             experiment,
             store=self._store,
             ids=self._ids,
@@ -265,9 +325,12 @@ class ExperimentsAtWork:
             logs=self._logs,
             finished=self._finished,
         )
-        self._at_work[experiment.id] = at_work
-        self._inboxes[experiment.id] = Inbox(f"experiment {experiment.id}", at_work, self._store)
-        return at_work
+
+    def _open(self, at_work: ExperimentAtWork) -> Inbox[Event]:
+        number = at_work.experiment.id
+        self._at_work[number] = at_work
+        self._inboxes[number] = Inbox(f"experiment {number}", at_work, self._store)
+        return self._inboxes[number]
 
     def _finished(self, experiment: Experiment) -> None:
         logger.info("experiment %d is %s", experiment.id, experiment.state)

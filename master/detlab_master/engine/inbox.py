@@ -85,7 +85,7 @@ class Inbox(Generic[E_contra]):
         """
         return await self.tell(event)
 
-    async def ask_all(self, events: Sequence[E_contra]) -> None:
+    async def ask_all(self, events: Sequence[E_contra]) -> list[Any]:
         """Hand in events in their order, and wait until they are kept: in one transaction, if that can be.
 
         The first that is refused is raised, as by `ask`; of those behind it none is kept.
@@ -93,8 +93,7 @@ class Inbox(Generic[E_contra]):
         futures: list[asyncio.Future[Any]] = []
         for event in events:
             futures.append(self.tell(event, after=futures[-1] if futures else None))
-        for future in futures:
-            await future
+        return [await future for future in futures]
 
     def tell(self, event: E_contra, *, after: asyncio.Future[Any] | None = None) -> asyncio.Future[Any]:
         """Hand in an event; the future is done when its result is kept."""

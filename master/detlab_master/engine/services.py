@@ -27,6 +27,7 @@ from detlab_master.engine.previews import Previews
 from detlab_master.engine.registry import ModelRegistry
 from detlab_master.engine.servers import ServerService
 from detlab_master.engine.templates import TemplateService
+from detlab_master.engine.unmanaged import UnmanagedService
 from detlab_master.engine.workspaces import WorkspaceService
 from detlab_master.resources.agents import Agents
 from detlab_master.store.base import Store
@@ -42,6 +43,7 @@ class Services:
     identity: Identity
     at_work: ExperimentsAtWork
     experiments: ExperimentService
+    unmanaged: UnmanagedService
     checkpoints: CheckpointService
     collector: CheckpointCollector
     deletion: ExperimentDeletion

@@ -36,6 +36,10 @@ class StorageUnsupported(StorageUnreachable):
     """The master never gets at files of this kind of storage."""
 
 
+class StorageElsewhere(StorageUnsupported):
+    """The files of a detached experiment are where its script ran, and not where the master looks."""
+
+
 class Storage(Protocol):
     """What is asked of a storage. Removing what is not there is no error."""
 
@@ -140,6 +144,14 @@ class LocalStorage:
                 f"the folder of checkpoint '{checkpoint_uuid}' belongs to somebody else ({folder})"
             )
         return folder
+
+    def has(self, checkpoint_uuid: str) -> bool:
+        """Whether a checkpoint's folder is here, with files that the user may remove."""
+        with self._explained(), self._opened_root() as root:
+            if root is None:
+                return False
+            with _opened(_confined(checkpoint_uuid), root) as folder:
+                return folder is not None and self._owns(os.fstat(folder))
 
     def remove(self, checkpoint_uuid: str, globs: Sequence[str]) -> dict[str, int]:
         for glob in globs:

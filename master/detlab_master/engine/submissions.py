@@ -39,6 +39,8 @@ class CreateExperiment:
     parent_id: int | None = None
     project_id: int | None = None
     template: str | None = None
+    unmanaged: bool = False  # detached: nothing is started, it is what its scripts report
+    external_id: str | None = None  # of an unmanaged one
 
 
 @dataclass(frozen=True)
@@ -92,17 +94,20 @@ class Submissions:
             defaults=self._with_workspace(destination.workspace),
             experiment_seed=int(now) & 0xFFFFFFFF,
             default_name=generate_slug(3),
+            unmanaged=asked.unmanaged,
         )
         config = resolved.as_dict
-        launch_warnings = self._place(config)
-        environment_warnings = self._environment(config)
+        launch_warnings = [] if asked.unmanaged else self._place(config)
+        environment_warnings = [] if asked.unmanaged else self._environment(config)
         await self._warm_start(principal, config)
         experiment = Experiment(
             id=0,
             job_id="",
             owner_id=principal.user_id,
             project_id=destination.project.id,
-            state=ExperimentState.ACTIVE if asked.activate else ExperimentState.PAUSED,
+            state=ExperimentState.ACTIVE
+            if asked.activate and not asked.unmanaged
+            else ExperimentState.PAUSED,
             config=config,
             original_config=asked.config_text,
             context_sha256=asked.context_sha256 or (parent.context_sha256 if parent else ""),
@@ -112,6 +117,8 @@ class Submissions:
             description=config.get("description") or "",
             labels=tuple(config.get("labels") or ()),
             forked_from=parent.id if parent else None,
+            unmanaged=asked.unmanaged,
+            external_id=asked.external_id,
         )
         return CreatedExperiment(experiment, [*resolved.warnings, *environment_warnings], launch_warnings)
 

@@ -51,6 +51,7 @@ class ExperimentFilter:
     states: Sequence[ExperimentState] | None = None
     archived: bool | None = None
     project_id: int | None = None
+    external_id: str | None = None  # exactly
     ids: Sequence[int] | None = None
     above_id: int | None = None  # exclusive
     below_id: int | None = None  # exclusive

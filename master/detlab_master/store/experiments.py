@@ -120,6 +120,8 @@ class SqlExperiments:
             found.append(_e.archived == where.archived)
         if where.project_id is not None:
             found.append(_e.project_id == where.project_id)
+        if where.external_id is not None:
+            found.append(_e.external_id == where.external_id)
         if where.ids is not None:
             found.append(_e.id.in_(where.ids))
         if where.above_id is not None:

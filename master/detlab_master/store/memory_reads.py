@@ -232,6 +232,7 @@ def _matches(experiment: records.Experiment, where: ExperimentFilter) -> bool:
         and (where.archived is None or experiment.archived == where.archived)
         and (where.project_id is None or experiment.project_id == where.project_id)
         and _among(experiment.id, where.ids)
+        and (where.external_id is None or experiment.external_id == where.external_id)
         and (where.above_id is None or experiment.id > where.above_id)
         and (where.below_id is None or experiment.id < where.below_id)
         and experiment.id not in where.without_ids

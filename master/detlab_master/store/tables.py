@@ -160,6 +160,8 @@ experiments = sa.Table(
     sa.Column("progress", sa.Double, nullable=False),
     sa.Column("error", TEXT, nullable=False),
     sa.Column("gc_due", sa.Double),
+    sa.Column("unmanaged", sa.Boolean, nullable=False),
+    sa.Column("external_id", TEXT, index=True),
     # What filters look into: str.casefold() of the two, as databases disagree on letters beyond ASCII.
     sa.Column("folded_name", TEXT, nullable=False),
     sa.Column("folded_description", TEXT, nullable=False),
@@ -218,6 +220,9 @@ trials = sa.Table(
     sa.Column("retries_canceled", sa.Boolean, nullable=False),
     sa.Column("excluded_agents", _TUPLE, nullable=False),
     sa.Column("log_retention_days", INT),
+    sa.Column("external_id", TEXT),
+    sa.Column("last_activity", sa.Double),
+    sa.Column("lost_contact", sa.Boolean, nullable=False),
 )
 
 allocations = sa.Table(

@@ -187,7 +187,7 @@ async def test_what_users_may_change_of_themselves(rig: Rig) -> None:
         ("POST", "/api/v1/task/logs", None, "logs is empty"),
         ("DELETE", "/api/v1/checkpoints", None, "checkpointUuids is empty"),
         ("POST", "/api/v1/experiments", None, "config is missing: it is required"),
-        ("POST", "/api/v1/experiments", {"config": "a: 1", "unmanaged": True}, "unmanaged is True"),
+        ("PUT", "/api/v1/trials", {"externalTrialId": ""}, "externalTrialId is '': it must not be empty"),
     ],
 )
 async def test_bad_requests(rig: Rig, method: str, path: str, body: Any, error: str) -> None:

@@ -66,6 +66,12 @@ def named_in_body(method: str, path: str, things: Things) -> tuple[Any, Any]:
             "data": {"title": "look"},
         },
         ("POST", "/api/v1/task/logs"): {"logs": [{"taskId": task, "log": "hello\n"}]},
+        ("POST", "/task-logs"): [{"task_id": task, "log": "hello\n", "rank": "0"}],
+        ("POST", "/api/v1/trials"): {"experimentId": things.experiment.id, "unmanaged": True},
+        ("PUT", "/api/v1/trials"): {
+            "createTrialRequest": {"experimentId": things.experiment.id},
+            "externalTrialId": "fold 1",
+        },
         ("POST", "/api/v1/checkpoints"): {
             "uuid": uuid,
             "taskId": task,
@@ -98,6 +104,7 @@ def path_of(route: Route, things: Things) -> str:
         username="alice",
         resources_id="some-container",
         label="tried",
+        external_id="laptop%201/fold",
     )
 
 
@@ -173,10 +180,13 @@ async def test_one_foreign_thing_among_own_ones_spoils_the_request(rig: Rig, rou
         if query is not None:
             query = {"trialIds": [own.trial.id, foreign.trial.id]}
         else:
-            lists = [key for key, value in body.items() if isinstance(value, list) and value]
-            if not lists:
-                continue
-            body = {**body, lists[0]: body[lists[0]] + foreign_body[lists[0]]}
+            if isinstance(body, list):
+                body = body + foreign_body
+            else:
+                lists = [key for key, value in body.items() if isinstance(value, list) and value]
+                if not lists:
+                    continue
+                body = {**body, lists[0]: body[lists[0]] + foreign_body[lists[0]]}
         answer = await rig.call(method, route.path, body, query=query)
         assert answer.status in (400, 404), f"{method}: {answer.body!r}"
     assert rig.store.checkpoints.get(own.checkpoint.uuid) == own.checkpoint

@@ -64,7 +64,9 @@ def experiment(view: ExperimentView, state: str, now: float) -> Object:
         "hyperparameters": record.config.get("hyperparameters") or {},
         "searcherType": searcher.get("name", ""),
         "searcherMetric": searcher.get("metric", ""),
-        "resourcePool": record.config.get("resources", {}).get("resource_pool", ""),
+        "resourcePool": ""
+        if record.unmanaged
+        else record.config.get("resources", {}).get("resource_pool", ""),
         "forkedFrom": record.forked_from,
         "modelDefinitionSize": record.context_bytes,
         "numTrials": view.totals.trial_count,
@@ -73,8 +75,9 @@ def experiment(view: ExperimentView, state: str, now: float) -> Object:
         "checkpointSize": str(view.totals.checkpoint_bytes),
         "bestTrialId": best.id if best else None,
         "bestTrialSearcherMetric": best.searcher_metric if best else None,
-        "unmanaged": False,
+        "unmanaged": record.unmanaged,
         "pachydermIntegration": None,
+        **({"externalExperimentId": record.external_id} if record.external_id is not None else {}),
     }
 
 
@@ -85,7 +88,7 @@ def job_summary(record: Experiment, state: str, jobs_ahead: int) -> Object | Non
         state: as shown.
         jobs_ahead: that wait before it; -1 when nothing of it waits.
     """
-    if record.state.terminal:
+    if record.state.terminal or record.unmanaged:
         return None
     waits = state in ("QUEUED", "PAUSED")
     return {"state": "STATE_QUEUED" if waits else "STATE_SCHEDULED", "jobsAhead": jobs_ahead if waits else 0}

@@ -44,7 +44,12 @@ class TrialView:
         return max(found, key=lambda c: c.reported_at, default=None)
 
     def wall_clock(self, now: float) -> float:
-        """Seconds that its runs took in all; one in which the clock was put back counts as 0 at least."""
+        """Seconds that its runs took in all; one in which the clock was put back counts as 0 at least.
+
+        Of a detached trial: from its first start to when it was last heard of.
+        """
+        if self.trial.last_activity is not None:
+            return max(0.0, self.trial.last_activity - self.trial.start_time)
         return sum(
             max(0.0, (now if a.ended_at is None else a.ended_at) - a.started_at)
             for a in self.allocations

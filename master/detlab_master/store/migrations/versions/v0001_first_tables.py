@@ -151,12 +151,14 @@ def _create_experiments() -> None:
         required("progress", sa.Double()),
         required("error", TEXT),
         sa.Column("gc_due", sa.Double()),
+        required("unmanaged", sa.Boolean()),
+        sa.Column("external_id", TEXT),
         required("folded_name", TEXT),
         required("folded_description", TEXT),
         sa.PrimaryKeyConstraint("id", name="pk_experiments"),
         sa.ForeignKeyConstraint(["project_id"], ["projects.id"], name="fk_experiments_project_id_projects"),
     )
-    for column in ("owner_id", "project_id", "state"):
+    for column in ("owner_id", "project_id", "state", "external_id"):
         op.create_index(f"ix_experiments_{column}", "experiments", [column])
     op.create_table(
         "searcher_events",
@@ -219,6 +221,9 @@ def _create_trials() -> None:
         required("retries_canceled", sa.Boolean()),
         required("excluded_agents", JSON),
         sa.Column("log_retention_days", INT),
+        sa.Column("external_id", TEXT),
+        sa.Column("last_activity", sa.Double()),
+        required("lost_contact", sa.Boolean()),
         sa.PrimaryKeyConstraint("id", name="pk_trials"),
         sa.ForeignKeyConstraint(
             ["experiment_id"], ["experiments.id"], name="fk_trials_experiment_id_experiments"
