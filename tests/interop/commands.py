@@ -121,7 +121,6 @@ OURS_LACKS: Mapping[tuple[str, str], str] = {
     ("auth login", "--provider"): "single sign-on",
     ("experiment create", "--local"): "deprecated; `python3 train.py` runs off the cluster as it is",
     ("experiment create", "--publish"): "comes with the master's /proxy/",
-    ("experiment create", "--test-mode"): "not yet there",
 }
 
 

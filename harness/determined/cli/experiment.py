@@ -43,6 +43,12 @@ def register(commands: Subparsers) -> None:
         help="follow it to its end, with its first trial's log",
     )
     whether.add_argument("--paused", action="store_true", help="do not start it yet")
+    whether.add_argument(
+        "-t",
+        "--test-mode",
+        action="store_true",
+        help="try the code: one trial of one batch, whose checkpoints are not kept",
+    )
 
     p = _of_one(verbs, "continue", continue_, "let one that has ended go on, from its latest checkpoints")
     p.add_argument("--config-file", metavar="FILE", help="merge this over its configuration")
@@ -136,7 +142,8 @@ def connected(args: argparse.Namespace) -> "tuple[Session, Experiment]":
     return session, get_experiment(session, args.experiment_id)
 
 
-def create(args: argparse.Namespace) -> None:
+def create(args: argparse.Namespace) -> int:
+    from determined.cli import test_mode
     from determined.cli.connect import connect
     from determined.cli.follow import follow
     from determined.cli.overrides import read_config
@@ -146,18 +153,15 @@ def create(args: argparse.Namespace) -> None:
     text = read_config(args.config_file, args.config)
     files = context.bundle(args.model_def, args.include)
     session = connect(args)
-    experiment, warnings = create_experiment(
-        session,
-        text,
-        files,
-        activate=not args.paused,
-        project_id=args.project_id,
-        template=args.template,
-    )
+    place: dict[str, Any] = {"project_id": args.project_id, "template": args.template}
+    if args.test_mode:
+        return test_mode.run(session, text, files, **place, warn=_warn, det=_det(args))
+    experiment, warnings = create_experiment(session, text, files, activate=not args.paused, **place)
     print(f"Created experiment {experiment.id}", flush=True)
     _warn(warnings)
     if args.follow_first_trial:
-        follow(session, experiment, f"det -m {args.master}" if args.master else "det")
+        follow(session, experiment, _det(args))
+    return 0
 
 
 def continue_(args: argparse.Namespace) -> None:
@@ -172,7 +176,12 @@ def continue_(args: argparse.Namespace) -> None:
     print(f"Continued experiment {experiment.id}", flush=True)
     _warn(warnings)
     if args.follow_first_trial:
-        follow(session, experiment, f"det -m {args.master}" if args.master else "det")
+        follow(session, experiment, _det(args))
+
+
+def _det(args: argparse.Namespace) -> str:
+    """How the person called the command, for lines to type."""
+    return f"det -m {args.master}" if args.master else "det"
 
 
 def _warn(warnings: Sequence[str]) -> None:
@@ -239,6 +248,9 @@ def describe(args: argparse.Namespace) -> None:
             terminal.note(f"Wrote {path}")
     else:
         tables.show(described, args.metrics, args.csv)
+    for one in described:
+        if one.experiment.get("error"):
+            terminal.note(f"Experiment {one.experiment['id']}: {one.experiment['error']}")
 
 
 def logs(args: argparse.Namespace) -> None:

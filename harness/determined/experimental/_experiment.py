@@ -238,6 +238,10 @@ class Experiment:
         path.write_bytes(base64.b64decode(packed))
         return str(path)
 
+    def get_pachyderm_config(self) -> dict[str, Any] | None:
+        """The `integrations.pachyderm` of the configuration, which the master keeps and does not act on; or None."""
+        return (self.config.get("integrations") or {}).get("pachyderm")
+
     # The names of older releases.
 
     def get_trials(
@@ -302,12 +306,24 @@ def create_experiment(
     template: str | None = None,
 ) -> tuple[Experiment, list[str]]:
     """Submit configuration text and bundled files; return the experiment and the master's warnings."""
-    body: dict[str, Any] = {"config": config, "modelDefinition": list(files), "activate": activate}
-    if project_id is not None:
-        body["projectId"] = project_id
-    if template is not None:
-        body["template"] = template
+    body = {**_submission(config, project_id, template), "modelDefinition": list(files), "activate": activate}
     return _started(session, session.post("/api/v1/experiments", body, once=True).json())
+
+
+def check_config(
+    session: Session, config: str, *, project_id: int | None = None, template: str | None = None
+) -> list[str]:
+    """The master's warnings about a configuration. Nothing is created.
+
+    Raises APIException with all that is wrong with it.
+    """
+    body = {**_submission(config, project_id, template), "validateOnly": True}
+    return _warnings(session.post("/api/v1/experiments", body).json())
+
+
+def _submission(config: str, project_id: int | None, template: str | None) -> dict[str, Any]:
+    asked = {"projectId": project_id, "template": template}
+    return {"config": config} | {key: value for key, value in asked.items() if value is not None}
 
 
 def continue_experiment(
@@ -323,6 +339,9 @@ def continue_experiment(
 
 
 def _started(session: Session, answer: Mapping[str, Any]) -> tuple[Experiment, list[str]]:
+    return Experiment(session, answer["experiment"]), _warnings(answer)
+
+
+def _warnings(answer: Mapping[str, Any]) -> list[str]:
     # "messages" are Detlab's own: what is said of older keys, for people.
-    told = [*(answer.get("messages") or []), *(answer.get("warnings") or [])]
-    return Experiment(session, answer["experiment"]), told
+    return [*(answer.get("messages") or []), *(answer.get("warnings") or [])]

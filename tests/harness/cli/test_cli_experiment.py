@@ -89,6 +89,66 @@ def test_create_sends_the_text_as_it_is(master: StubMaster, det: Det, folder: Pa
     assert "projectId" not in request.body
 
 
+def tried(master: StubMaster, state: str) -> None:
+    """A master on which a test run ends in this state, after its trial has trained and validated."""
+    created(master)
+    master.answer("GET", f"{API}/experiments/3", {"experiment": experiment(state=state)})
+    master.answer("POST", f"{API}/experiments/3/archive", {})
+    master.paged(f"{API}/experiments/3/trials", "trials", [trial(12)])
+    rows = [{"training": report(1, loss=0.5)}, {"validation": report(1, accuracy=0.9)}]
+    master.paged(f"{API}/trials/12/workloads", "workloads", rows)
+    master.answer("GET", f"{API}/trials/12/logs", Stream([log(1, "it broke")]))
+
+
+def test_create_in_test_mode(master: StubMaster, det: Det, folder: Path) -> None:
+    tried(master, "STATE_COMPLETED")
+    searcher = {"name": "adaptive_asha", "max_trials": 9, "metric": "acc", "smaller_is_better": False}
+    (folder / "config.yaml").write_text(yaml.safe_dump({"name": "digits", "searcher": searcher}))
+    ran = det("e", "create", "config.yaml", "model", "--test-mode", "--template", "quick")
+    assert ran.code == 0
+    assert ran.out.splitlines() == [
+        "The configuration is valid",
+        "Created test experiment 3",
+        "  it trains",
+        "  it validates",
+        "The test run has come to its end",
+    ]
+    assert "nothing shows that it saves checkpoints" in ran.err
+    checked, request = master.sent("POST", f"{API}/experiments")
+    assert checked.body["validateOnly"] is True and "modelDefinition" not in checked.body
+    assert checked.body["config"] == (folder / "config.yaml").read_text()
+    assert checked.body["template"] == request.body["template"] == "quick"
+    short = yaml.safe_load(request.body["config"])
+    assert short["description"] == "[test-mode] digits"
+    assert short["searcher"] == {
+        "name": "random",
+        "max_trials": 1,
+        "max_length": {"batches": 1},
+        "metric": "acc",
+        "smaller_is_better": False,
+    }
+    assert (short["max_restarts"], short["checkpoint_storage"]["save_trial_latest"]) == (0, 0)
+    assert master.sent("POST", f"{API}/experiments/3/archive")
+
+
+def test_a_test_run_that_fails(master: StubMaster, det: Det, folder: Path) -> None:
+    tried(master, "STATE_ERROR")
+    ran = det("e", "create", "config.yaml", "model", "-t")
+    assert ran.code == 1
+    assert "it broke" in ran.out and "The test run has come" not in ran.out
+    assert "experiment 3, has ended as ERROR" in ran.err
+    assert not master.sent("POST", f"{API}/experiments/3/archive")
+
+
+def test_describe_says_what_went_wrong(digits: StubMaster, det: Det) -> None:
+    why = "it could not be deleted: the storage is away"
+    failed = experiment(state="STATE_DELETE_FAILED", error=why)
+    digits.answer("GET", f"{API}/experiments/3", {"experiment": failed})
+    ran = det("e", "describe", "3")
+    assert "DELETE_FAILED" in ran.out
+    assert f"Experiment 3: {why}" in ran.err
+
+
 def test_create_with_every_option(master: StubMaster, det: Det, folder: Path) -> None:
     created(master)
     (folder / "lib").mkdir()
