@@ -130,7 +130,7 @@ async def wire(config: MasterConfig, store: Store, folder: Path) -> Services:
         passwords=not config.security.jupyterhub,
     )
     contexts = Contexts(folder)
-    files = CheckpointFiles(store, cluster.cluster_id)
+    files = CheckpointFiles(store, cluster.cluster_id, config.checkpoint_storage)
     holds = CheckpointHolds(store)
     registry = ModelRegistry(store, ids, holds)
     checkpoints = CheckpointService(store=store, files=files, holds=holds)

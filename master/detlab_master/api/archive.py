@@ -1,29 +1,21 @@
-"""A folder as an archive that is sent while it is made: nothing of it lies in memory as a whole.
-
-Other programs may write into the folder meanwhile, and those of a user may try to lead the master elsewhere. So every file
-is opened relative to its folder's descriptor and without following links; links and special files are left out.
-"""
+"""Files as an archive that is sent while it is made: nothing of it lies in memory as a whole."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
-import stat
 import tarfile
 import threading
 import time
 import zipfile
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from pathlib import Path
 from typing import IO, Any, Final, cast
+
+from detlab_master.engine.storage import StoredFile
 
 FORMATS: Final = {"application/x-tar": ".tar", "application/gzip": ".tar.gz", "application/zip": ".zip"}
 _CHUNK = 256 << 10  # bytes
 _WAITING = 8  # chunks that may wait for the client
-_LEFT_OUT: Final = {errno.ELOOP, errno.ENOENT, errno.ENXIO}  # a link; gone; a socket
 
 
 class Closed(Exception):
@@ -97,61 +89,32 @@ class Pipe:
         return False
 
 
-def write_archive(file: IO[bytes], folder: Path, media_type: str) -> None:
-    """Write the folder's files, at the root of the archive and in the order of their names."""
+def write_archive(file: IO[bytes], files: Iterable[StoredFile], media_type: str) -> None:
+    """Write the files, at the root of the archive and in their order."""
     if media_type == "application/zip":
         with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for name, content, status in _files(folder):
-                _zip(archive, name, content, status)
+            for one in files:
+                _zip(archive, one)
         return
     mode = "w|gz" if media_type == "application/gzip" else "w|"
     with tarfile.open(fileobj=file, mode=mode, format=tarfile.PAX_FORMAT) as tar:  # type: ignore[call-overload]
-        for name, content, status in _files(folder):
-            member = tarfile.TarInfo(name)
-            member.mtime, member.mode = int(status.st_mtime), 0o755 if content is None else 0o644
-            if content is None:
+        for one in files:
+            member = tarfile.TarInfo(one.path)
+            member.mtime, member.mode = int(one.changed), 0o755 if one.content is None else 0o644
+            if one.content is None:
                 member.type = tarfile.DIRTYPE
             else:
-                member.size = status.st_size
-            tar.addfile(member, content)
+                member.size = one.size
+            tar.addfile(member, one.content)
 
 
-def _zip(archive: zipfile.ZipFile, name: str, content: IO[bytes] | None, status: os.stat_result) -> None:
-    changed = max(time.gmtime(status.st_mtime)[:6], (1980, 1, 1, 0, 0, 0))  # zip knows nothing older
-    info = zipfile.ZipInfo(name + ("/" if content is None else ""), changed)
-    if content is None:
+def _zip(archive: zipfile.ZipFile, one: StoredFile) -> None:
+    changed = max(time.gmtime(one.changed)[:6], (1980, 1, 1, 0, 0, 0))  # zip knows nothing older
+    info = zipfile.ZipInfo(one.path + ("/" if one.content is None else ""), changed)
+    if one.content is None:
         archive.writestr(info, b"")
         return
-    info.compress_type, info.file_size = zipfile.ZIP_DEFLATED, status.st_size
+    info.compress_type, info.file_size = zipfile.ZIP_DEFLATED, one.size
     with archive.open(info, "w") as target:
-        while chunk := content.read(_CHUNK):
+        while chunk := one.content.read(_CHUNK):
             target.write(chunk)
-
-
-def _files(folder: Path) -> Iterator[tuple[str, IO[bytes] | None, os.stat_result]]:
-    """(relative path, opened content or None for a folder, status) of everything below a folder."""
-    for parent, folders, files, descriptor in os.fwalk(folder, follow_symlinks=False):
-        folders.sort()
-        base = Path(parent).relative_to(folder)
-        for name in folders:
-            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
-            if stat.S_ISDIR(status.st_mode):
-                yield (base / name).as_posix(), None, status
-        for name in sorted(files):
-            with _opened(name, descriptor) as content:
-                if content is not None:
-                    yield (base / name).as_posix(), content, os.fstat(content.fileno())
-
-
-@contextmanager
-def _opened(name: str, folder: int) -> Iterator[IO[bytes] | None]:
-    """A regular file; None for links, pipes and what has gone meanwhile."""
-    try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except OSError as error:
-        if error.errno not in _LEFT_OUT:
-            raise
-        yield None
-        return
-    with open(descriptor, "rb") as content:
-        yield content if stat.S_ISREG(os.fstat(descriptor).st_mode) else None

@@ -177,11 +177,11 @@ class CheckpointArchive(ApiHandler):
             raise NotFound(
                 f"checkpoint '{checkpoint.uuid}' is {checkpoint.state}: it has no files to download"
             )
-        folder = await self.read(self.services.files.folder, experiment, checkpoint)
+        files = await self.read(self.services.files.read, experiment, checkpoint)
         name = f"{checkpoint.uuid}{FORMATS[kind]}"
         self.set_header("Content-Type", kind)
         self.set_header("Content-Disposition", f'attachment; filename="{name}"')
-        async with aclosing(Pipe().chunks(write_archive, folder, kind)) as chunks:
+        async with aclosing(Pipe().chunks(write_archive, files, kind)) as chunks:
             async for chunk in chunks:
                 self.write(chunk)
                 await self.flush()

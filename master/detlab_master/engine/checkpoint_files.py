@@ -6,14 +6,15 @@ A storage may hang, such as a network folder whose server is away. Then these th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TypeVar
 
 from detlab_master.core.records import Checkpoint, Experiment, Json
 from detlab_master.engine.launch import FIRST_TASK_UID
-from detlab_master.engine.storage import LocalStorage, StorageElsewhere, open_storage, storage_root
+from detlab_master.engine.storage import Storage, StorageElsewhere, StorageUnsupported, StoredFile
+from detlab_master.engine.storage_local import LocalStorage, storage_root
+from detlab_master.engine.storage_s3 import BucketStorage
 from detlab_master.store.base import Store
 
 ALL_FILES = ("**/*",)
@@ -22,22 +23,21 @@ T = TypeVar("T")
 
 
 class CheckpointFiles:
-    """Args: ``cluster_id``: the folder of this cluster's TensorBoard files in every storage."""
+    """
+    Args:
+        cluster_id: the folder of this cluster's TensorBoard files in every storage.
+        own: the ``checkpoint_storage`` of the master's own configuration.
+    """
 
-    def __init__(self, store: Store, cluster_id: str) -> None:
+    def __init__(self, store: Store, cluster_id: str, own: Json | None = None) -> None:
         self._store = store
+        self._own = own
         self._cluster_id = cluster_id
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="checkpoint-files")
 
-    def folder(self, experiment: Experiment, checkpoint: Checkpoint) -> Path:
-        """Where the files are, for a thread.
-
-        Raises:
-            StorageUnsupported: the storage is of a kind that the master does not read.
-            NotFound: the folder is not there, or somebody else's.
-        """
-        root = storage_root(self._storage(experiment, checkpoint))
-        return LocalStorage(root, FIRST_TASK_UID + experiment.owner_id).folder(checkpoint.uuid)
+    def read(self, experiment: Experiment, checkpoint: Checkpoint) -> Iterator[StoredFile]:
+        """The files, for a thread. Raises what `Storage.read` does."""
+        return self._open(self._storage(experiment, checkpoint), experiment).read(checkpoint.uuid)
 
     async def look(self, experiment: Experiment, checkpoint: Checkpoint) -> dict[str, int]:
         """What is there: path -> bytes, folders with a final "/".
@@ -57,7 +57,7 @@ class CheckpointFiles:
         """
 
         def work() -> dict[str, int]:
-            storage = open_storage(self._storage(experiment, checkpoint), experiment.owner_id)
+            storage = self._open(self._storage(experiment, checkpoint), experiment)
             if (
                 experiment.unmanaged
                 and isinstance(storage, LocalStorage)
@@ -81,7 +81,7 @@ class CheckpointFiles:
         """
         path = (self._cluster_id, "tensorboard", "experiment", str(experiment.id))
         config = experiment.config["checkpoint_storage"]
-        await self._in_thread(lambda: open_storage(config, experiment.owner_id).remove_tree(path))
+        await self._in_thread(lambda: self._open(config, experiment).remove_tree(path))
 
     def close(self) -> None:
         """Waits for what is being removed."""
@@ -94,6 +94,23 @@ class CheckpointFiles:
         )
         config: Json = experiment.config["checkpoint_storage"]
         return chosen if chosen and chosen.get("type") else config
+
+    def _open(self, storage: Json, experiment: Experiment) -> Storage:
+        """A storage, with what the experiment's owner may have there.
+
+        Raises:
+            StorageUnsupported: the master has no way to it.
+        """
+        kind = storage.get("type")
+        if kind in ("shared_fs", "directory"):
+            return LocalStorage(storage_root(storage), FIRST_TASK_UID + experiment.owner_id)
+        if kind == "s3":
+            return BucketStorage(storage, self._own)
+        place = storage.get("bucket") or storage.get("container") or "?"
+        raise StorageUnsupported(
+            f"this master does not reach what is in storage of type {kind!r} ({place}), only in shared_fs, directory and"
+            " s3: download and remove the files with that storage's own tools"
+        )
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -11,7 +11,6 @@ import os
 import tarfile
 import zipfile
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -209,7 +208,7 @@ async def test_an_archive_that_breaks_off_is_seen_to_be_broken(
 ) -> None:
     things = await rig.things()
 
-    def breaks(file: Any, folder: Path, media_type: str) -> None:
+    def breaks(file: Any, files: Any, media_type: str) -> None:
         file.write(bytes(1 << 20))
         raise OSError("disk failed")
 

@@ -7,6 +7,7 @@ import base64
 import contextlib
 import hashlib
 import itertools
+import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ class Found:
     name: str  # without the bucket's prefix
     size: int  # bytes
     etag: str
+    changed: float  # seconds since 1970
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,10 @@ class Bucket:
             raise StorageError(
                 "checkpoint_storage.type is 's3', and boto3 is not installed here: pip install 'detlab[s3]'"
             ) from None
+        for library in ("boto3", "botocore"):
+            # Its notes for debugging show headers with signatures, and the content of small objects.
+            if logging.getLogger(library).level == logging.NOTSET:
+                logging.getLogger(library).setLevel(logging.INFO)
         options = Config(
             connect_timeout=_CONNECT_SECONDS,
             read_timeout=_READ_SECONDS,
@@ -156,7 +162,9 @@ class Bucket:
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + start):
                 for row in page.get("Contents", ()):
                     name = row["Key"].removeprefix(self._prefix)
-                    yield Found(name, row["Size"], row.get("ETag", "").strip('"'))
+                    yield Found(
+                        name, row["Size"], row.get("ETag", "").strip('"'), row["LastModified"].timestamp()
+                    )
 
     def open(self, found: Found, offset: int = 0, length: int | None = None) -> Any:
         """The bytes of an object, or some of them, as a stream to read and close; not explained.

@@ -56,7 +56,7 @@ class S3Storage:
         start = f"{_NOTES}/{self._owner}/"
         for note in list(self._bucket.list(start)):
             storage_id = note.name.removeprefix(start)
-            if MANIFEST in self._objects(storage_id):
+            if MANIFEST in self.objects(storage_id):
                 self._bucket.delete([f"{storage_id}/{UNFINISHED}", note.name])
             else:
                 self.delete(storage_id)
@@ -69,7 +69,7 @@ class S3Storage:
             self.upload(folder, storage_id)
 
     def upload(self, source: Path, storage_id: str, selector: Selector | None = None) -> None:
-        if MANIFEST in self._objects(storage_id):
+        if MANIFEST in self.objects(storage_id):
             raise StorageError(f"{self._bucket}/{storage_id} exists already: a checkpoint is written once")
         try:
             self.complete(storage_id, self.add(source, storage_id, selector))
@@ -81,7 +81,7 @@ class S3Storage:
 
     def add(self, source: Path, storage_id: str, selector: Selector | None = None) -> Files:
         stopped = threading.Event()
-        there = self._objects(storage_id)
+        there = self.objects(storage_id)
         if MANIFEST in there:
             raise StorageError(f"{self._bucket}/{storage_id} exists already: a checkpoint is written once")
         begun = {upload.name: upload for upload in self._bucket.unfinished(f"{storage_id}/")}
@@ -116,13 +116,13 @@ class S3Storage:
 
     @contextlib.contextmanager
     def restore_path(self, storage_id: str, selector: Selector | None = None) -> Iterator[Path]:
-        self._existing(storage_id)
+        self.existing(storage_id)
         with self._scratch() as folder:
             self.download(storage_id, folder, selector)
             yield folder
 
     def download(self, storage_id: str, destination: Path, selector: Selector | None = None) -> None:
-        objects, stopped = self._existing(storage_id), threading.Event()
+        objects, stopped = self.existing(storage_id), threading.Event()
         recorded: Files = {}
         if MANIFEST in objects:
             content = self._bucket.read(f"{storage_id}/{MANIFEST}") or b""
@@ -141,7 +141,7 @@ class S3Storage:
             transfer.fetch(sizes, recorded, read, destination, stopped)
 
     def delete(self, storage_id: str) -> None:
-        objects = self._objects(storage_id)
+        objects = self.objects(storage_id)
         if objects:
             # A deletion that is cut short must not leave what looks like a whole checkpoint.
             with self._bucket.explained():
@@ -159,16 +159,17 @@ class S3Storage:
             transfer.in_parallel(sending.calls(lambda offset, sha256: None, None), stopped)
 
     def resources(self, storage_id: str) -> dict[str, int]:
-        return {name: found.size for name, found in sorted(_files(self._existing(storage_id)).items())}
+        return {name: found.size for name, found in sorted(_files(self.existing(storage_id)).items())}
 
-    def _existing(self, storage_id: str) -> dict[str, Found]:
-        objects = self._objects(storage_id)
+    def existing(self, storage_id: str) -> dict[str, Found]:
+        """What a checkpoint consists of, by the path in it. Raises CheckpointNotFound."""
+        objects = self.objects(storage_id)
         if not objects or (UNFINISHED in objects and MANIFEST not in objects):
             raise CheckpointNotFound(f"there is no checkpoint {storage_id!r} in {self._bucket}")
         return objects
 
-    def _objects(self, storage_id: str) -> dict[str, Found]:
-        """What is there under the checkpoint's name, by the path in it."""
+    def objects(self, storage_id: str) -> dict[str, Found]:
+        """What is there under a checkpoint's name, whole or not, by the path in it."""
         start = f"{checked_name(storage_id)}/"
         return {found.name.removeprefix(start): found for found in self._bucket.list(start)}
 
