@@ -7,6 +7,7 @@ DeterminedError
 │   └── CheckpointNotFound   it holds no checkpoint of that name
 ├── ContextError             a model folder that must not be unpacked
 ├── PreparationError         a task could not be made ready to run
+├── DistributedError         the processes of one training have lost each other
 └── TrialError               a trial class or a training call that breaks the rules
 
 Failures in talking to the master are in `determined.common.api.errors`.
@@ -43,6 +44,10 @@ class ContextError(DeterminedError):
 
 class PreparationError(DeterminedError):
     """A task could not be made ready to run."""
+
+
+class DistributedError(DeterminedError):
+    """A process of a distributed training is gone or out of step; the others cannot go on without it."""
 
 
 class TrialError(DeterminedError):

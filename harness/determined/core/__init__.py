@@ -12,7 +12,7 @@ with det.core.init() as core_context:
 
 from determined.core._checkpoint import CheckpointContext, DownloadMode, DummyCheckpointContext
 from determined.core._context import Context, init
-from determined.core._distributed import DummyDistributedContext
+from determined.core._distributed import DistributedContext, DummyDistributedContext
 from determined.core._preempt import DummyPreemptContext, PreemptContext, PreemptMode
 from determined.core._profiler import DummyProfilerContext, ProfilerContext
 from determined.core._searcher import (
@@ -28,6 +28,7 @@ from determined.core._train import DummyTrainContext, EarlyExitReason, TrainCont
 __all__ = [
     "CheckpointContext",
     "Context",
+    "DistributedContext",
     "DownloadMode",
     "DummyCheckpointContext",
     "DummyDistributedContext",

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from determined.common import api
 from determined.common.storage import Files, Selector, StorageManager, copy_files, list_files
-from determined.core._distributed import DummyDistributedContext
+from determined.core._distributed import DistributedContext
 from determined.core._reports import Report
 from determined.core._sender import ReportSender
 from determined.core._sharded import check_names, in_step, merged_metadata
@@ -48,7 +48,7 @@ class CheckpointContext:
         session: api.Session,
         sender: ReportSender[Report],
         storage: StorageManager,
-        distributed: DummyDistributedContext,
+        distributed: DistributedContext,
         *,
         task_id: str,
         allocation_id: str,
@@ -267,7 +267,7 @@ class CheckpointContext:
 class DummyCheckpointContext(CheckpointContext):
     """Where no trial runs: checkpoints go to the storage, and nobody is told."""
 
-    def __init__(self, storage: StorageManager, distributed: DummyDistributedContext) -> None:
+    def __init__(self, storage: StorageManager, distributed: DistributedContext) -> None:
         self._storage = storage
         self._distributed = distributed
 
@@ -317,7 +317,7 @@ def _raise(error: Exception) -> NoReturn:
     raise error
 
 
-def _raise_everywhere(distributed: DummyDistributedContext, error: Exception | None) -> None:
+def _raise_everywhere(distributed: DistributedContext, error: Exception | None) -> None:
     """Raise the error of a machine's first process on all of that machine's."""
     kind = (
         type(error) if isinstance(error, StorageError) else StorageError

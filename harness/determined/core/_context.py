@@ -18,7 +18,7 @@ from determined._info import ClusterInfo, get_cluster_info
 from determined.common import api, storage
 from determined.common.storage import StorageManager
 from determined.core._checkpoint import CheckpointContext, DummyCheckpointContext
-from determined.core._distributed import DummyDistributedContext
+from determined.core._distributed import DistributedContext, DummyDistributedContext
 from determined.core._preempt import DummyPreemptContext, PreemptContext, PreemptionWatcher, PreemptMode
 from determined.core._profiler import DummyProfilerContext, ProfilerContext, TrialProfilerContext
 from determined.core._reports import Report, TrialReports
@@ -52,7 +52,7 @@ class Context:
         checkpoint: CheckpointContext,
         preempt: PreemptContext,
         searcher: SearcherContext,
-        distributed: DummyDistributedContext,
+        distributed: DistributedContext,
         profiler: ProfilerContext,
         info: ClusterInfo | None,
         tensorboard: TensorboardFiles | None = None,
@@ -148,7 +148,7 @@ class Context:
 
 def init(
     *,
-    distributed: DummyDistributedContext | None = None,
+    distributed: DistributedContext | None = None,
     checkpoint_storage: str | os.PathLike[str] | dict[str, Any] | None = None,
     preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
     tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
@@ -170,7 +170,7 @@ def init(
 
 def _trial(
     info: ClusterInfo,
-    distributed: DummyDistributedContext,
+    distributed: DistributedContext,
     checkpoint_storage: str | os.PathLike[str] | dict[str, Any] | None,
     preempt_mode: PreemptMode,
     tensorboard_mode: TensorboardMode,
@@ -236,7 +236,7 @@ def _trial(
 
 def local_context(
     info: ClusterInfo | None = None,
-    distributed: DummyDistributedContext | None = None,
+    distributed: DistributedContext | None = None,
     checkpoint_storage: str | os.PathLike[str] | dict[str, Any] | None = None,
     preempt_mode: PreemptMode = PreemptMode.WorkersAskChief,
     tensorboard_mode: TensorboardMode = TensorboardMode.AUTO,
@@ -266,7 +266,7 @@ def local_context(
 
 
 def _preempt(
-    info: ClusterInfo, session: api.Session, distributed: DummyDistributedContext, mode: PreemptMode
+    info: ClusterInfo, session: api.Session, distributed: DistributedContext, mode: PreemptMode
 ) -> PreemptContext:
     # A session of its own: closing it ends the watcher's waits, and nobody else's.
     watcher = PreemptionWatcher(_session(info), info.allocation_id)

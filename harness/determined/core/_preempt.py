@@ -6,7 +6,7 @@ import threading
 
 from determined.common import api
 from determined.common.api import errors
-from determined.core._distributed import DummyDistributedContext
+from determined.core._distributed import DistributedContext
 
 logger = logging.getLogger("determined.core")
 
@@ -88,7 +88,7 @@ class PreemptContext:
         self,
         session: api.Session,
         allocation_id: str,
-        distributed: DummyDistributedContext,
+        distributed: DistributedContext,
         mode: PreemptMode,
         watcher: PreemptionWatcher,
     ) -> None:
@@ -140,7 +140,7 @@ class PreemptContext:
 class DummyPreemptContext(PreemptContext):
     """Where there is no cluster, nothing is preempted."""
 
-    def __init__(self, distributed: DummyDistributedContext, mode: PreemptMode) -> None:
+    def __init__(self, distributed: DistributedContext, mode: PreemptMode) -> None:
         self._distributed = distributed
         self._mode = mode
 

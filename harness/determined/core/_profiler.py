@@ -12,7 +12,7 @@ from typing import Any
 
 from determined.common import api
 from determined.common.api import errors
-from determined.core._distributed import DummyDistributedContext
+from determined.core._distributed import DistributedContext
 from determined.core._encode import snapshot
 from determined.core._reports import MetricsReport, TrialReports
 from determined.core._system import Sample, SystemSampler
@@ -39,7 +39,7 @@ class ProfilerContext:
 
     def __init__(
         self,
-        distributed: DummyDistributedContext,
+        distributed: DistributedContext,
         *,
         gpu_uuids: Sequence[str] | None = None,
         folders: Sequence[str] = ("/",),
@@ -151,7 +151,7 @@ class TrialProfilerContext(ProfilerContext):
     def __init__(
         self,
         session: api.Session,
-        distributed: DummyDistributedContext,
+        distributed: DistributedContext,
         *,
         trial_id: int,
         run_id: int,

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from determined.core._distributed import DummyDistributedContext
+from determined.core._distributed import DistributedContext
 from determined.core._train import TrainContext
 
 logger = logging.getLogger("determined.core")
@@ -65,7 +65,7 @@ class SearcherContext:
     """Get it as `core_context.searcher`. Deprecated: give the training length in code."""
 
     def __init__(
-        self, train: TrainContext, distributed: DummyDistributedContext, length: int, unit: Unit | None
+        self, train: TrainContext, distributed: DistributedContext, length: int, unit: Unit | None
     ) -> None:
         self._train = train
         self._distributed = distributed
@@ -131,7 +131,7 @@ class SearcherContextMissing(SearcherContext):
 
 
 def searcher_context(
-    config: Mapping[str, Any], train: TrainContext, distributed: DummyDistributedContext
+    config: Mapping[str, Any], train: TrainContext, distributed: DistributedContext
 ) -> SearcherContext:
     """The searcher context for an experiment config."""
     length = configured_length(config)

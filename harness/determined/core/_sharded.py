@@ -7,13 +7,13 @@ error in every one of them, so that none waits for another that has given up.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from determined.core._distributed import DummyDistributedContext
+from determined.core._distributed import DistributedContext
 from determined.errors import StorageError
 
 T = TypeVar("T")
 
 
-def in_step(distributed: DummyDistributedContext, step: Callable[[], T]) -> list[T]:
+def in_step(distributed: DistributedContext, step: Callable[[], T]) -> list[T]:
     """Do a step on every rank, and give each rank the results of all, in the order of the ranks.
 
     An error is raised as it is on its own rank, and as StorageError, with its text, on the others.

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from determined.core import DummyDistributedContext
+from determined.core import DistributedContext
 from determined.errors import TrialError
 
 
@@ -78,7 +78,7 @@ class RegisteredReducers:
         for reducer, _ in self._training if for_training else self._validation:
             reducer.reset()
 
-    def reduce(self, distributed: DummyDistributedContext, *, for_training: bool) -> dict[str, Any]:
+    def reduce(self, distributed: DistributedContext, *, for_training: bool) -> dict[str, Any]:
         """The metrics of all slots' reducers, which begin anew."""
         metrics: dict[str, Any] = {}
         for reducer, name in self._training if for_training else self._validation:

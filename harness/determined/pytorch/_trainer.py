@@ -27,7 +27,7 @@ def init(
     *,
     hparams: dict[str, Any] | None = None,
     exp_conf: dict[str, Any] | None = None,
-    distributed: core.DummyDistributedContext | None = None,
+    distributed: core.DistributedContext | None = None,
     aggregation_frequency: int = 1,
 ) -> Iterator[PyTorchTrialContext]:
     """Connect this process to its trial, and yield what the PyTorchTrial is made with.

@@ -84,10 +84,9 @@ def test_senseless_settings_are_refused(trial: StubMaster, arguments: dict[str, 
 
 
 def test_only_one_process_of_a_machine_profiles() -> None:
-    class Second(core.DummyDistributedContext):
-        local_rank = 1
-
-    profiler = DummyProfilerContext(Second())
+    second = core.DummyDistributedContext()
+    second.local_rank = 1
+    profiler = DummyProfilerContext(second)
     profiler.on()
     assert not threads()
 

@@ -12,17 +12,18 @@ from hypothesis import strategies as st
 
 from determined import core
 from determined.common.storage import DirectoryStorage
+from determined.core import DistributedContext
 from determined.core._checkpoint import CheckpointContext, DummyCheckpointContext
 from determined.core._sharded import check_names, merged_metadata
 from determined.errors import CheckpointNotFound, StorageError
 from harness.core_stub_master import StubMaster
-from harness.ranks import ThreadRank, on_ranks
+from harness.ranks import on_ranks
 
 SIZE = 3
 
 
 def saving(storage: DirectoryStorage, save: Callable[[CheckpointContext, int], Any]) -> Sequence[Any]:
-    def run(rank: ThreadRank) -> Any:
+    def run(rank: DistributedContext) -> Any:
         return save(DummyCheckpointContext(storage, rank), rank.rank)
 
     return on_ranks(SIZE, run)
@@ -141,7 +142,7 @@ def test_only_the_chief_saves_alone(tmp_path: Path) -> None:
 
 
 def test_the_chief_reports_what_all_have_brought(trial: StubMaster, tmp_path: Path) -> None:
-    def run(rank: ThreadRank) -> str:
+    def run(rank: DistributedContext) -> str:
         context = core.init(distributed=rank)  # not started: signals are the main thread's
         with context.checkpoint.store_path({"steps_completed": 7}, shard=True) as (path, uuid):
             write(path, [f"part-{rank.rank}"])
@@ -156,7 +157,7 @@ def test_the_chief_reports_what_all_have_brought(trial: StubMaster, tmp_path: Pa
 
 
 def test_steps_are_needed_in_a_trial_also_of_all_ranks_together(trial: StubMaster) -> None:
-    def run(rank: ThreadRank) -> None:
+    def run(rank: DistributedContext) -> None:
         with contextlib.closing(core.init(distributed=rank)) as context:
             context.checkpoint.upload(None, {}, shard=True)
 
