@@ -22,6 +22,7 @@ from detlab_master.store.writes import (
     SaveExperiment,
     SaveModel,
     SaveModelVersion,
+    SaveTrialSource,
     Write,
 )
 
@@ -36,6 +37,25 @@ def checkpoints(*numbers: int) -> list[Write]:
             SaveCheckpoint(checkpoint(f"uuid-{number}", experiment_id=number, trial_id=number)),
         ]
     ]
+
+
+def test_what_trials_work_with_is_kept_as_long_as_they_are(store: Store) -> None:
+    plain = records.TrialSource(2, "uuid-1", "INFERENCE")
+    registered = records.TrialSource(2, "uuid-1", "FINE_TUNING", model_id=3, model_version=4)
+    other = records.TrialSource(1, "uuid-9", "INFERENCE")
+    commit(store, *checkpoints(1, 2), *map(SaveTrialSource, (registered, plain, other, plain)))
+    assert store.checkpoints.sources(checkpoint_uuid="uuid-1") == [plain, registered]
+    assert store.checkpoints.sources(model_version=(3, 4)) == [registered]
+    assert store.checkpoints.sources() == [other, plain, registered]
+    changed = records.TrialSource(2, "uuid-1", "FINE_TUNING")
+    commit(store, SaveTrialSource(changed))
+    assert store.checkpoints.sources(checkpoint_uuid="uuid-1") == [changed, registered]
+    commit(store, DeleteExperiment(1))
+    assert store.checkpoints.sources() == [changed, registered]
+    commit(store, DeleteExperiment(2))
+    assert store.checkpoints.sources() == []
+    with pytest.raises(StoreConflict):
+        commit(store, SaveTrialSource(other))
 
 
 def test_models_are_kept_in_every_field(store: Store) -> None:

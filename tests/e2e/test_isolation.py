@@ -241,6 +241,13 @@ def _bodies(scene: Scene) -> dict[tuple[str, str], Any]:
             "trialId": target.trial_id,
             "data": {"title": "stolen"},
         },
+        ("POST", api + "/trial-source-info"): {
+            "trialSourceInfo": {
+                "trialId": target.trial_id,
+                "checkpointUuid": uuid,
+                "trialSourceInfoType": "TRIAL_SOURCE_INFO_TYPE_INFERENCE",
+            }
+        },
         ("POST", api + "/task/logs"): {"logs": [{"taskId": target.task_id, "log": "stolen\n"}]},
         ("POST", "/task-logs"): [{"task_id": target.task_id, "log": "stolen\n"}],
         ("PUT", api + "/experiments/by-external-id/{external_id:path}"): {

@@ -13,6 +13,7 @@ with det.core.init() as core_context:
 from determined.core._checkpoint import CheckpointContext, DownloadMode, DummyCheckpointContext
 from determined.core._context import Context, init
 from determined.core._distributed import DistributedContext, DummyDistributedContext
+from determined.core._experimental import ExperimentalCoreContext
 from determined.core._preempt import DummyPreemptContext, PreemptContext, PreemptMode
 from determined.core._profiler import DummyProfilerContext, ProfilerContext
 from determined.core._searcher import (
@@ -36,6 +37,7 @@ __all__ = [
     "DummyProfilerContext",
     "DummyTrainContext",
     "EarlyExitReason",
+    "ExperimentalCoreContext",
     "PreemptContext",
     "PreemptMode",
     "ProfilerContext",

@@ -19,6 +19,7 @@ from determined.common import api, storage
 from determined.common.storage import StorageManager
 from determined.core._checkpoint import CheckpointContext, DummyCheckpointContext
 from determined.core._distributed import DistributedContext, DummyDistributedContext
+from determined.core._experimental import ExperimentalCoreContext
 from determined.core._preempt import DummyPreemptContext, PreemptContext, PreemptionWatcher, PreemptMode
 from determined.core._profiler import DummyProfilerContext, ProfilerContext, TrialProfilerContext
 from determined.core._reports import Report, TrialReports
@@ -69,6 +70,7 @@ class Context:
         self._tensorboard = tensorboard
         self._sender = sender
         self._session = session
+        self.experimental = ExperimentalCoreContext(session, info)
 
     def start(self) -> None:
         """Start the threads in the background. `with` does it."""

@@ -127,12 +127,11 @@ class Checkpoint:
         self._session.delete("/api/v1/checkpoints", {"checkpointUuids": [self.uuid]})
 
     def get_metrics(self, group: str | None = None) -> Iterator[_metrics.TrialMetrics]:
-        """What the trial reported at the steps of this checkpoint."""
-        if self.training.trial_id is None:
-            return
-        for report in _metrics.iter_trials_metrics(self._session, [self.training.trial_id], group or ""):
-            if report.steps_completed == self.steps_completed:
-                yield report
+        """What trials reported that said they work with this checkpoint, such as a batch inference.
+
+        They say so by `core_context.experimental.report_task_using_checkpoint()`.
+        """
+        return _metrics.iter_metrics_of(self._session, f"/api/v1/checkpoints/{self.uuid}/metrics", group)
 
     def _set_metadata(self, metadata: dict[str, Any]) -> None:
         body = {"checkpoint": {**self.raw, "metadata": metadata}}

@@ -43,6 +43,12 @@ class TrialMetrics:
         )
 
 
+def iter_metrics_of(session: Session, path: str, group: str | None) -> Iterator[TrialMetrics]:
+    """The reports that a route answers at once, of one group or (None) of all."""
+    for report in session.get_json(path, {"metricGroup": group})["metrics"]:
+        yield TrialMetrics.from_json(report)
+
+
 def iter_trials_metrics(session: Session, trial_ids: Sequence[int], group: str) -> Iterator[TrialMetrics]:
     """The reports of these trials in a group ("" means every group), by trial and steps."""
     params = {"trialIds": list(trial_ids), "group": group}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from determined.common.api import Session, iterate
-from determined.experimental import _wire
+from determined.experimental import _metrics, _wire
 from determined.experimental._checkpoint import Checkpoint
 from determined.experimental._enums import ModelSortBy, OrderBy
 
@@ -47,6 +47,22 @@ class ModelVersion:
 
     def set_notes(self, notes: str) -> None:
         self._patch(notes=notes)
+
+    def iter_metrics(self, group: str | None = None) -> Iterator[_metrics.TrialMetrics]:
+        """What trials reported that said they work with this version, such as a batch inference.
+
+        They say so by `core_context.experimental.report_task_using_model_version()`.
+        """
+        return _metrics.iter_metrics_of(self._session, f"{self._path()}/metrics", group)
+
+    def get_metrics(self, group: str | None = None) -> Iterator[_metrics.TrialMetrics]:
+        """The older name of `iter_metrics`."""
+        warnings.warn(
+            "ModelVersion.get_metrics() is deprecated: use ModelVersion.iter_metrics()",
+            FutureWarning,
+            stacklevel=2,
+        )
+        return self.iter_metrics(group)
 
     def delete(self) -> None:
         """Take it out of the registry. Its checkpoint stays; its number is not used again."""

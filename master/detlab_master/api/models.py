@@ -51,6 +51,15 @@ class ModelHandler(ApiHandler):
             raise self.no_version(version.version)
         self.reply({"modelVersion": encode.version(views[0])})
 
+    async def version(self, text: str) -> ModelVersion:
+        """The version that a path names."""
+        if not (text.isascii() and text.isdigit() and len(text) <= 18):
+            raise Invalid(f"the version is {text!r}: expected an integer")
+        found = await self.read(self.services.store.models.version, self.model.id, int(text))
+        if found is None:
+            raise self.no_version(int(text))
+        return found
+
     def no_version(self, number: int) -> NotFound:
         """The error to raise for a version that is not there."""
         return NotFound(f"model {self.model.name!r} has no version {number}")
@@ -181,11 +190,11 @@ class OneModelVersion(ModelHandler):
     }
 
     async def get(self, model_name: str, version: str) -> None:
-        await self.reply_version(await self._version(version))
+        await self.reply_version(await self.version(version))
 
     async def patch(self, model_name: str, version: str) -> None:
         fields = await self.fields()
-        known = await self._version(version)
+        known = await self.version(version)
         if fields.child("checkpoint").text("uuid", known.checkpoint_uuid) != known.checkpoint_uuid:
             raise fields.child("checkpoint").refuse(
                 "uuid", "a version keeps its checkpoint; add another version"
@@ -196,17 +205,9 @@ class OneModelVersion(ModelHandler):
         )
 
     async def delete(self, model_name: str, version: str) -> None:
-        known = await self._version(version)
+        known = await self.version(version)
         await self.services.registry.delete_version(known.model_id, known.version)
         self.reply({})
-
-    async def _version(self, text: str) -> ModelVersion:
-        if not (text.isascii() and text.isdigit() and len(text) <= 18):
-            raise Invalid(f"the version is {text!r}: expected an integer")
-        found = await self.read(self.services.store.models.version, self.model.id, int(text))
-        if found is None:
-            raise self.no_version(int(text))
-        return found
 
 
 def _filter(store: Store, query: Query, principal: Principal) -> ModelFilter:

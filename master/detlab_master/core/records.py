@@ -256,6 +256,17 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class TrialSource:
+    """What a trial said it works with: a checkpoint of another one, maybe as a version of a registered model."""
+
+    trial_id: int
+    checkpoint_uuid: str
+    kind: str  # INFERENCE or FINE_TUNING
+    model_id: int = 0  # this and the version: 0 where it is no registered model
+    model_version: int = 0
+
+
+@dataclass(frozen=True)
 class Model:
     """A model of the registry: a name under which checkpoints are kept as versions."""
 

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from detlab_master.core.errors import Invalid, NotFound
-from detlab_master.core.records import Checkpoint, Experiment, Json
+from detlab_master.core.records import Checkpoint, Experiment, Json, TrialSource
 from detlab_master.core.states import CheckpointState as S
 from detlab_master.engine.checkpoint_files import ALL_FILES, CheckpointFiles
 from detlab_master.engine.checkpoint_holds import CheckpointHolds
 from detlab_master.engine.storage import StorageUnreachable, check_glob
 from detlab_master.store.base import Store, StoreConflict
-from detlab_master.store.writes import SaveCheckpoint
+from detlab_master.store.writes import SaveCheckpoint, SaveTrialSource
 
 _METADATA = "metadata.json"  # written beside the files, and not always reported with them
 
@@ -59,6 +59,10 @@ class CheckpointService:
             changed = replace(await self._get(checkpoint.uuid), metadata=metadata)
             await self._commit(changed)
         return changed
+
+    async def used_by(self, source: TrialSource) -> None:
+        """A trial works with a checkpoint."""
+        await asyncio.wrap_future(self._store.commit([SaveTrialSource(source)]))
 
     async def delete(self, uuids: Sequence[str]) -> None:
         """Remove all files of checkpoints; their records stay, as DELETED. Raises what `remove_files` raises."""

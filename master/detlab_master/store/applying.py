@@ -48,6 +48,7 @@ from detlab_master.store.writes import (
     SaveTask,
     SaveTemplate,
     SaveTrial,
+    SaveTrialSource,
     SaveUser,
     SaveWorkspace,
     SetProgress,
@@ -71,6 +72,7 @@ _PARENTS_FIRST: Final = (
     tables.searcher_events,
     tables.metric_reports,
     tables.checkpoints,
+    tables.trial_sources,
     tables.model_versions,
     tables.task_logs,
 )
@@ -108,6 +110,7 @@ class Applier:
                 tables.trials,
                 tables.allocations,
                 tables.checkpoints,
+                tables.trial_sources,
                 tables.models,
                 tables.model_versions,
                 tables.retired_ids,
@@ -160,6 +163,9 @@ class Applier:
                     rows[tables.allocations][allocation.id] = vars(allocation)
                 case SaveCheckpoint(checkpoint):
                     rows[tables.checkpoints][checkpoint.uuid] = checkpoint_row(checkpoint)
+                case SaveTrialSource(source):
+                    key = (source.trial_id, source.checkpoint_uuid, source.model_id, source.model_version)
+                    rows[tables.trial_sources][key] = vars(source)
                 case SaveModelVersion(version):
                     rows[tables.model_versions][version.model_id, version.version] = vars(version)
                 case SaveModel(model):
@@ -256,6 +262,8 @@ class Applier:
         self._delete_tasks(connection, tables.tasks.c.trial_id.in_(these))
         connection.execute(sa.delete(reports).where(reports.c.trial_id.in_(these)))
         connection.execute(sa.delete(checkpoints).where(checkpoints.c.trial_id.in_(these)))
+        sources = tables.trial_sources
+        connection.execute(sa.delete(sources).where(sources.c.trial_id.in_(these)))
         connection.execute(sa.delete(trials).where(which))
         self._retire(connection, "trial", last)
 

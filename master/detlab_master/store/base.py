@@ -284,6 +284,12 @@ class CheckpointReads(Protocol):
         """The configuration of that number."""
         ...
 
+    def sources(
+        self, *, checkpoint_uuid: str | None = None, model_version: tuple[int, int] | None = None
+    ) -> list[records.TrialSource]:
+        """What trials said they work with: those with this checkpoint, or this (model id, version), by trial."""
+        ...
+
     def warm_starts(self, experiment_id: int) -> set[str]:
         """The uuids of those of the experiment that other trials than their own have started from."""
         ...

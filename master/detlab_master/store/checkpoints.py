@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from detlab_master.core.states import CheckpointState, TrialState
 from detlab_master.store import records
 from detlab_master.store.reading import Reader
-from detlab_master.store.rows import CHECKPOINTS, TRIALS
+from detlab_master.store.rows import CHECKPOINTS, TRIAL_SOURCES, TRIALS
 from detlab_master.store.tables import checkpoint_storages
 
 _c = CHECKPOINTS.c
@@ -68,6 +68,18 @@ class SqlCheckpoints:
         s = checkpoint_storages.c
         rows = self._reader.rows(sa.select(s.config).where(s.id == storage_id))
         return rows[0][0] if rows else None
+
+    def sources(
+        self, *, checkpoint_uuid: str | None = None, model_version: tuple[int, int] | None = None
+    ) -> list[records.TrialSource]:
+        s = TRIAL_SOURCES.c
+        statement = TRIAL_SOURCES.select()
+        if checkpoint_uuid is not None:
+            statement = statement.where(s.checkpoint_uuid == checkpoint_uuid)
+        if model_version is not None:
+            statement = statement.where(s.model_id == model_version[0], s.model_version == model_version[1])
+        order = (s.trial_id, s.checkpoint_uuid, s.model_id, s.model_version)
+        return self._reader.all(TRIAL_SOURCES, statement.order_by(*order))
 
     def warm_starts(self, experiment_id: int) -> set[str]:
         t = TRIALS.c

@@ -54,6 +54,7 @@ class Data:
         ] = {}  # (trial, group, steps) -> id of the unarchived report
         self.checkpoints: dict[str, records.Checkpoint] = {}
         self.checkpoints_of: dict[int, dict[str, None]] = {}  # uuids, by trial
+        self.sources: dict[tuple[int, str, int, int], records.TrialSource] = {}
         self.storages: dict[str, tuple[int, records.Json]] = {}  # number and configuration, by digest
         self.logs: dict[str, dict[int, records.LogLine]] = {}  # by task and id
         self.shipped: dict[tuple[str, int], None] = {}  # (container, offset) of the lines
@@ -340,6 +341,17 @@ class MemoryCheckpoints(_Reads):
     def storage(self, storage_id: int) -> records.Json | None:
         with self._lock:
             return dict(self._data.storages.values()).get(storage_id)
+
+    def sources(
+        self, *, checkpoint_uuid: str | None = None, model_version: tuple[int, int] | None = None
+    ) -> list[records.TrialSource]:
+        with self._lock:
+            return [
+                source
+                for _, source in sorted(self._data.sources.items())
+                if checkpoint_uuid in (None, source.checkpoint_uuid)
+                and model_version in (None, (source.model_id, source.model_version))
+            ]
 
     def warm_starts(self, experiment_id: int) -> set[str]:
         with self._lock:

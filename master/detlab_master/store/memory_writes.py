@@ -39,6 +39,7 @@ from detlab_master.store.writes import (
     SaveTask,
     SaveTemplate,
     SaveTrial,
+    SaveTrialSource,
     SaveUser,
     SaveWorkspace,
     SetProgress,
@@ -140,6 +141,10 @@ def apply(data: Data, journal: Journal, write: Write) -> None:
             _parent(data.trials, checkpoint.trial_id, "trial")
             journal.put(data.checkpoints, checkpoint.uuid, checkpoint)
             journal.put(data.checkpoints_of.setdefault(checkpoint.trial_id, {}), checkpoint.uuid, None)
+        case SaveTrialSource(source):
+            _parent(data.trials, source.trial_id, "trial")
+            key = (source.trial_id, source.checkpoint_uuid, source.model_id, source.model_version)
+            journal.put(data.sources, key, source)
         case SaveModel(model):
             _parent(data.workspaces, model.workspace_id, "workspace")
             for other in data.models.values():
@@ -301,6 +306,8 @@ def _delete_trial(data: Data, journal: Journal, trial: records.Trial) -> None:
     for checkpoint in data.checkpoints_of.get(trial.id, {}):
         journal.drop(data.checkpoints, checkpoint)
     journal.drop(data.checkpoints_of, trial.id)
+    for key in [key for key in data.sources if key[0] == trial.id]:
+        journal.drop(data.sources, key)
     for task in [task for task in data.tasks.values() if task.trial_id == trial.id]:
         _delete_task(data, journal, task)
     journal.drop(data.trials, trial.id)

@@ -17,6 +17,7 @@ from detlab_master.core.records import (
     Task,
     Template,
     Trial,
+    TrialSource,
     User,
     Workspace,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "Task",
     "Template",
     "Trial",
+    "TrialSource",
     "User",
     "Workspace",
 ]

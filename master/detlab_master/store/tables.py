@@ -298,6 +298,17 @@ checkpoints = sa.Table(
     sa.Index(None, "trial_id", "steps_completed"),
 )
 
+trial_sources = sa.Table(
+    "trial_sources",
+    metadata,
+    sa.Column("trial_id", INT, sa.ForeignKey(trials.c.id), primary_key=True, autoincrement=False),
+    # No foreign key: the trial's word stays when the checkpoint's experiment is deleted.
+    sa.Column("checkpoint_uuid", TEXT, primary_key=True, index=True),
+    sa.Column("model_id", INT, primary_key=True, autoincrement=False),
+    sa.Column("model_version", INT, primary_key=True, autoincrement=False),
+    sa.Column("kind", TEXT, nullable=False),
+)
+
 checkpoint_storages = sa.Table(
     "checkpoint_storages",
     metadata,

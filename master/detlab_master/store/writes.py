@@ -174,6 +174,11 @@ class SaveCheckpoint:
 
 
 @dataclass(frozen=True)
+class SaveTrialSource:
+    source: records.TrialSource
+
+
+@dataclass(frozen=True)
 class SaveModel:
     """Fails the transaction when its owner has another model of that name."""
 
@@ -242,6 +247,7 @@ Write = (
     | ReplaceReport
     | ArchiveReports
     | SaveCheckpoint
+    | SaveTrialSource
     | SaveModel
     | DeleteModel
     | SaveModelVersion

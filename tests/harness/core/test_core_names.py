@@ -16,7 +16,7 @@ TOP = """get_cluster_info ClusterInfo TrialInfo RendezvousInfo ResourcesInfo Inv
 import_from_path LOG_FORMAT errors core __version__"""
 
 CORE = """init Context TrainContext CheckpointContext PreemptContext SearcherContext SearcherContextMissing
-SearcherOperation SearcherMode PreemptMode TensorboardMode EarlyExitReason DownloadMode Unit"""
+SearcherOperation SearcherMode ExperimentalCoreContext PreemptMode TensorboardMode EarlyExitReason DownloadMode Unit"""
 
 SIGNATURES = {  # parameters without self; a star: what follows is given by name
     "core.init": "* distributed checkpoint_storage preempt_mode tensorboard_mode",
@@ -49,6 +49,8 @@ SIGNATURES = {  # parameters without self; a star: what follows is given by name
     "core.SearcherContext.get_configured_units": "",
     "core.SearcherOperation.report_progress": "length",
     "core.SearcherOperation.report_completed": "searcher_metric",
+    "core.ExperimentalCoreContext.report_task_using_checkpoint": "checkpoint",
+    "core.ExperimentalCoreContext.report_task_using_model_version": "model_version",
     "TrialContext.from_config": "config",
     "TrialContext.get_experiment_config": "",
     "TrialContext.get_data_config": "",
@@ -74,7 +76,7 @@ MEMBERS = {
     core.Unit: "EPOCHS RECORDS BATCHES",
 }
 
-ATTRIBUTES = "train checkpoint preempt searcher distributed info"
+ATTRIBUTES = "train checkpoint preempt searcher distributed profiler experimental info"
 
 
 def test_the_names_are_there() -> None:

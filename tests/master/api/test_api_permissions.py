@@ -65,6 +65,13 @@ def named_in_body(method: str, path: str, things: Things) -> tuple[Any, Any]:
             "trialId": things.trial.id,
             "data": {"title": "look"},
         },
+        ("POST", "/api/v1/trial-source-info"): {
+            "trialSourceInfo": {
+                "trialId": things.trial.id,
+                "checkpointUuid": uuid,
+                "trialSourceInfoType": "TRIAL_SOURCE_INFO_TYPE_INFERENCE",
+            }
+        },
         ("POST", "/api/v1/task/logs"): {"logs": [{"taskId": task, "log": "hello\n"}]},
         ("POST", "/task-logs"): [{"task_id": task, "log": "hello\n", "rank": "0"}],
         ("POST", "/api/v1/trials"): {"experimentId": things.experiment.id, "unmanaged": True},

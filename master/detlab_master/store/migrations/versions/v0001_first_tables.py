@@ -311,6 +311,19 @@ def _create_reports() -> None:
     op.create_index("ix_checkpoints_experiment_id", "checkpoints", ["experiment_id"])
     op.create_index("ix_checkpoints_trial_id_steps_completed", "checkpoints", ["trial_id", "steps_completed"])
     op.create_table(
+        "trial_sources",
+        sa.Column("trial_id", INT, autoincrement=False, nullable=False),
+        required("checkpoint_uuid", TEXT),
+        sa.Column("model_id", INT, autoincrement=False, nullable=False),
+        sa.Column("model_version", INT, autoincrement=False, nullable=False),
+        required("kind", TEXT),
+        sa.PrimaryKeyConstraint(
+            "trial_id", "checkpoint_uuid", "model_id", "model_version", name="pk_trial_sources"
+        ),
+        sa.ForeignKeyConstraint(["trial_id"], ["trials.id"], name="fk_trial_sources_trial_id_trials"),
+    )
+    op.create_index("ix_trial_sources_checkpoint_uuid", "trial_sources", ["checkpoint_uuid"])
+    op.create_table(
         "checkpoint_storages",
         required("id", INT),
         required("digest", TEXT),
