@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from determined.common import api
-from determined.common.storage import Files, Selector, StorageManager, copy_files, list_files
+from determined.common.storage import Files, Selector, StorageManager, list_files
 from determined.core._distributed import DistributedContext
 from determined.core._reports import Report
 from determined.core._sender import ReportSender
@@ -84,11 +84,29 @@ class CheckpointContext:
             return storage_id
         if source is None and not shard:
             raise ValueError("ckpt_dir is None: only a rank of a sharded upload can be without files")
-        _check_folder(source)
-        with self._new(metadata) as (path, storage_id):
-            if source is not None:
-                copy_files(source, path, selector)
+        chosen = _Chosen(selector)
+        chosen.names(source)
+        content = self._checked(metadata)
+        storage_id = str(uuid.uuid4())
+        try:
+            self._storage.complete(storage_id, self._add(storage_id, source, chosen, content))
+        except BaseException:
+            with contextlib.suppress(StorageError):  # the first failure is the one to tell
+                self._storage.discard(storage_id)
+            raise
+        self._report(storage_id, content)
         return storage_id
+
+    def _add(
+        self, storage_id: str, source: Path | None, chosen: Selector, metadata: dict[str, Any] | None
+    ) -> Files:
+        """Give the storage a folder's files, and the metadata if there are any."""
+        files = {} if source is None else self._storage.add(source, storage_id, chosen)
+        if metadata is None:
+            return files
+        with tempfile.TemporaryDirectory(prefix="detlab-shard-") as folder:
+            _write_metadata(Path(folder), metadata)
+            return {**files, **self._storage.add(Path(folder), storage_id)}
 
     @contextlib.contextmanager
     def store_path(
@@ -145,12 +163,7 @@ class CheckpointContext:
         is_chief = self._distributed.rank == 0
 
         def add() -> Files:
-            files = {} if source is None else self._storage.add(source, storage_id, chosen)
-            if not is_chief:
-                return files
-            with tempfile.TemporaryDirectory(prefix="detlab-shard-") as folder:
-                _write_metadata(Path(folder), content)
-                return {**files, **self._storage.add(Path(folder), storage_id)}
+            return self._add(storage_id, source, chosen, content if is_chief else None)
 
         def complete(parts: list[Files]) -> None:
             self._storage.complete(storage_id, {name: file for part in parts for name, file in part.items()})

@@ -9,6 +9,7 @@ import pytest
 from determined.common import storage
 from determined.common.storage import DirectoryStorage
 from determined.errors import CheckpointNotFound, StorageError
+from support.disks import small_disk
 
 
 def test_a_killed_writer_leaves_no_checkpoint_and_its_next_run_cleans_up(tmp_path: Path) -> None:
@@ -84,3 +85,27 @@ def test_validation_writes_reads_and_deletes(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot write the checkpoint"):
         storage.validate(DirectoryStorage(tmp_path / "file"))
+
+
+def test_a_disk_that_fills_up_is_said_and_leaves_no_checkpoint(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "weights").write_bytes(bytes(6 << 20))
+    with small_disk(tmp_path / "small", 4):
+        base = tmp_path / "small" / "store"
+        store = DirectoryStorage(base, owner="task")
+        with pytest.raises(StorageError, match="is full; free some space there"):
+            store.upload(source, "one")
+        with pytest.raises(StorageError, match="is full; free some space there"):
+            store.add(source, "one")
+        store.discard("one")
+        with (
+            pytest.raises(StorageError, match="is full; free some space there"),
+            store.store_path("one") as path,
+            open(path / "weights", "wb") as file,
+        ):
+            file.write(bytes(6 << 20))
+        assert os.listdir(base) == []
+        (source / "weights").write_bytes(b"fits")
+        store.upload(source, "one")
+        assert store.resources("one") == {"weights": 4}

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 CONNECTIONS = 8
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
-_ATTEMPTS = 4  # of one request, by the library
+_ATTEMPTS = 3  # of one request, by the library
 _DELETED_AT_ONCE = 1000  # what the protocol takes
 _PATIENCE_SECONDS = 300.0
 # Of a server that has a bad moment; the library knows them too, and gives up sooner.

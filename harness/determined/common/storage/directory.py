@@ -76,10 +76,7 @@ class DirectoryStorage:
             full = isinstance(e, Exception) and is_full(e, self.base)
             self.discard(storage_id)
             if full:
-                raise StorageError(
-                    f"cannot write the checkpoint {self._path(storage_id)}: the disk of {self.base} is full; free some"
-                    " space there"
-                ) from e
+                raise self._full(storage_id) from e
             raise
 
     def _make_staging(self, storage_id: str, exist_ok: bool) -> None:
@@ -155,8 +152,19 @@ class DirectoryStorage:
     def _staging(self, storage_id: str) -> Path:
         return self.base / f"{self._prefix}{checked_name(storage_id)}"
 
-    def _writing(self, storage_id: str) -> contextlib.AbstractContextManager[None]:
-        return explained(f"cannot write the checkpoint {self._path(storage_id)}")
+    @contextlib.contextmanager
+    def _writing(self, storage_id: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            if is_full(e, self.base):
+                raise self._full(storage_id) from e
+            raise StorageError(f"cannot write the checkpoint {self._path(storage_id)}: {e}") from e
+
+    def _full(self, storage_id: str) -> StorageError:
+        return StorageError(
+            f"cannot write the checkpoint {self._path(storage_id)}: the disk of {self.base} is full; free some space there"
+        )
 
 
 def list_files(root: Path) -> list[str]:
