@@ -7,6 +7,7 @@ import threading
 from determined.common import api
 from determined.common.api import errors
 from determined.core._distributed import DistributedContext
+from determined.errors import DistributedError
 
 logger = logging.getLogger("determined.core")
 
@@ -109,18 +110,33 @@ class PreemptContext:
 
         The first call waits until the master has answered. With `auto_ack` the first True is acknowledged,
         which promises the master that an exit is about to follow: the trial will then be started again
-        later, from its checkpoint, whatever code it exits with.
+        later, from its checkpoint, whatever code it exits with. It is the chief that acknowledges; a rank that
+        may leave before the chief has seen the signal must wait for it.
         """
         if self._mode is PreemptMode.ChiefOnly and self._distributed.rank != 0:
             raise RuntimeError(
                 f"should_preempt() was called on rank {self._distributed.rank} in mode ChiefOnly"
             )
-        preempted = self._watcher.preempted() if self._asks_master else False
         if self._mode is PreemptMode.WorkersAskChief:
-            preempted = self._distributed.broadcast(preempted)
+            preempted = self._as_the_chief_says()
+        else:
+            preempted = self._watcher.preempted()
         if preempted and auto_ack:
             self.acknowledge_preemption_signal()
         return preempted
+
+    def _as_the_chief_says(self) -> bool:
+        if self._distributed.rank != 0:
+            answer: bool | str = self._distributed.broadcast("")
+            if isinstance(answer, str):
+                raise DistributedError(f"rank 0 cannot ask the master for the preemption signal: {answer}")
+            return answer
+        try:
+            preempted = self._watcher.preempted()
+        except errors.RequestFailed as e:
+            self._distributed.broadcast(str(e))  # the others must not wait for an answer that never comes
+            raise
+        return self._distributed.broadcast(preempted)
 
     def acknowledge_preemption_signal(self) -> None:
         """Tell the master that the signal was seen and an exit follows. The chief tells it once."""

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.cluster import free_port
+from support.cluster import free_port, wait_for
 
-# What torchrun would set: all ranks on `machines` machines with as many processes each.
 _HEAD = """
 import os, signal, sys, time
 from pathlib import Path
@@ -34,6 +33,16 @@ class Ranks:
     def said(self, rank: int) -> str:
         return (self.folder / f"log-{rank}").read_text()
 
+    def wait_for(self, *names: str) -> None:
+        """Until files of these names are in the folder."""
+
+        def ready() -> bool:
+            ended = [rank for rank, process in enumerate(self.processes) if process.poll()]
+            assert not ended, [self.said(rank) for rank in ended]
+            return all((self.folder / name).exists() for name in names)
+
+        wait_for(ready, f"the ranks to make {names}")
+
     def results(self) -> list[str]:
         """What the ranks have written to `out`."""
         assert self.codes() == [0] * len(self.processes), [self.said(i) for i in range(len(self.processes))]
@@ -44,7 +53,7 @@ class Ranks:
 def ranks(
     folder: Path, script: str, size: int, machines: int = 1, extra: dict[str, str] | None = None
 ) -> Iterator[Ranks]:
-    """Run a script in `size` processes. It has `core`, `DistributedError`, and `out`, a path of its own."""
+    """Run a script in `size` processes, with the variables that torchrun would set. It has `core`, `DistributedError`, and `out`, a path of its own."""
     (folder / "tmp").mkdir(exist_ok=True)
     here = size // machines
     port = free_port()
