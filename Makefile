@@ -11,6 +11,8 @@ OFFICIAL := .venv-official
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTEST_ARGS ?=
+# Two at a time, file by file: most tests wait for processes more than they reckon.
+TOGETHER := -n 2 --dist loadfile --no-loadscope-reorder
 TORCH := torch==2.13.0
 
 .PHONY: help up test test-full check format docs clean
@@ -28,7 +30,7 @@ up: $(VENV)/.installed
 	@PORT=$(PORT) DATA=$(DATA) exec $(BIN)/jupyterhub -f jupyterhub_config.py
 
 test: $(VENV)/.test-installed $(OFFICIAL)/.installed
-	$(BIN)/python -m pytest -m "not full" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "not full" $(TOGETHER) $(PYTEST_ARGS)
 
 test-full: $(VENV)/.test-installed $(OFFICIAL)/.torch
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

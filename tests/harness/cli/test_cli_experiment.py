@@ -251,7 +251,9 @@ def test_interrupting_a_follow_leaves_the_experiment_alone(
     created(digits)
     over = threading.Event()
     digits.answer("GET", f"{API}/trials/12/logs", Stream([log(1, "epoch 1")], hold=over))
-    command = [sys.executable, "-m", "determined.cli", "e", "create", "config.yaml", "model", "-f"]
+    det_e = [sys.executable, "-m", "determined.cli", "e", "create", "config.yaml", "model", "-f"]
+    # SIGINT is ignored where a script runs the tests in the background.
+    command = ["env", "--default-signal=INT", *det_e]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "Created experiment 3\n"
