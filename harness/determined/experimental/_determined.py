@@ -136,6 +136,12 @@ class Determined:
         )
         return self.iter_trials_metrics(trial_ids, group)
 
+    def stream_trials_training_metrics(self, trial_ids: Sequence[int]) -> Iterator[_metrics.TrialMetrics]:
+        return self.stream_trials_metrics(trial_ids, "training")
+
+    def stream_trials_validation_metrics(self, trial_ids: Sequence[int]) -> Iterator[_metrics.TrialMetrics]:
+        return self.stream_trials_metrics(trial_ids, "validation")
+
     # The model registry.
 
     def create_model(

@@ -238,9 +238,15 @@ class Experiment:
         path.write_bytes(base64.b64decode(packed))
         return str(path)
 
-    def get_pachyderm_config(self) -> dict[str, Any] | None:
-        """The `integrations.pachyderm` of the configuration, which the master keeps and does not act on; or None."""
-        return (self.config.get("integrations") or {}).get("pachyderm")
+    def get_pachyderm_config(self) -> dict[str, Any]:
+        """The `integrations.pachyderm` of the configuration, which the master keeps and does not act on.
+
+        Raises ValueError where there is none.
+        """
+        found: dict[str, Any] | None = (self.config.get("integrations") or {}).get("pachyderm")
+        if found is None:
+            raise ValueError(f"the configuration of experiment {self.id} has no integrations.pachyderm")
+        return found
 
     # The names of older releases.
 
@@ -264,6 +270,7 @@ class Experiment:
     def top_n_checkpoints(
         self, limit: int, sort_by: str | None = None, smaller_is_better: bool | None = None
     ) -> list[Checkpoint]:
+        """The best checkpoint of each trial, the best of these first."""
         warnings.warn(
             "Experiment.top_n_checkpoints() is deprecated: use list_checkpoints(max_results=...)",
             FutureWarning,
@@ -275,7 +282,10 @@ class Experiment:
         if (sort_by is None) != (smaller_is_better is None):
             raise ValueError("sort_by and smaller_is_better are given together or not at all")
         order = None if sort_by is None else (OrderBy.ASC if smaller_is_better else OrderBy.DESC)
-        return self.list_checkpoints(sort_by, order, max_results=limit)
+        best_of: dict[int | None, Checkpoint] = {}  # by trial, best first
+        for checkpoint in self.list_checkpoints(sort_by, order):
+            best_of.setdefault(checkpoint.training.trial_id, checkpoint)
+        return list(best_of.values())[:limit]
 
     def _label(self, label: str) -> str:
         return f"{self._path()}/labels/{quote(label, safe='')}"

@@ -84,6 +84,9 @@ __all__ = [
     "list_workspaces",
     "login",
     "logout",
+    "stream_trials_metrics",
+    "stream_trials_training_metrics",
+    "stream_trials_validation_metrics",
     "whoami",
 ]
 
@@ -164,6 +167,18 @@ def get_checkpoint(uuid: str) -> Checkpoint:
 def iter_trials_metrics(trial_ids: Sequence[int], group: str) -> Iterator[TrialMetrics]:
     """What these trials reported in a group, by trial and steps; every group when it is empty."""
     return _client().iter_trials_metrics(trial_ids, group)
+
+
+def stream_trials_metrics(trial_ids: Sequence[int], group: str) -> Iterator[TrialMetrics]:
+    return _client().stream_trials_metrics(trial_ids, group)
+
+
+def stream_trials_training_metrics(trial_ids: Sequence[int]) -> Iterator[TrialMetrics]:
+    return _client().stream_trials_training_metrics(trial_ids)
+
+
+def stream_trials_validation_metrics(trial_ids: Sequence[int]) -> Iterator[TrialMetrics]:
+    return _client().stream_trials_validation_metrics(trial_ids)
 
 
 def create_model(
