@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -183,15 +184,35 @@ def _trial(
             f"this trial has {slots} slots, but this version of determined.core trains in one process: "
             "set resources.slots_per_trial to 1"
         )
+    return trial_context(
+        info,
+        lambda retries: _session(info, retries),
+        distributed,
+        storage_config(checkpoint_storage) or info.trial._config["checkpoint_storage"],
+        tensorboard_mode,
+        lambda session: _preempt(info, session, distributed, preempt_mode),
+    )
+
+
+def trial_context(
+    info: ClusterInfo,
+    connect: Callable[[int], api.Session],
+    distributed: DummyDistributedContext,
+    checkpoint_storage: dict[str, Any],
+    tensorboard_mode: TensorboardMode,
+    preempt: Callable[[api.Session], PreemptContext],
+) -> Context:
+    """A context that reports to the master as the trial of `info`.
+
+    `connect` makes a session with so many retries, `preempt` the part that asks whether to stop.
+    """
     trial = info.trial
-    config = trial._config
-    storage_config = _storage_config(checkpoint_storage) or config["checkpoint_storage"]
-    manager = storage.from_config(storage_config, owner=info.task_id)
+    manager = storage.from_config(checkpoint_storage, owner=info.task_id)
     if distributed.rank == 0:  # the others may come while the chief is saving
         manager.remove_incomplete()
 
-    session = _session(info)
-    start = {"runId": trial.trial_id, "checkpointStorage": storage_config}
+    session = connect(MASTER_RETRIES)
+    start = {"runId": trial.trial_id, "checkpointStorage": checkpoint_storage}
     storage_id = session.post("/api/v1/runs/start", json=start).json().get("storageId")
 
     reports = TrialReports(session, trial_id=trial.trial_id, run_id=trial._trial_run_id)
@@ -217,11 +238,11 @@ def _trial(
             allocation_id=info.allocation_id,
             storage_id=storage_id,
         ),
-        preempt=_preempt(info, session, distributed, preempt_mode),
-        searcher=searcher_context(config, train, distributed),
+        preempt=preempt(session),
+        searcher=searcher_context(trial._config, train, distributed),
         distributed=distributed,
         profiler=TrialProfilerContext(
-            _session(info, retries=PROFILER_RETRIES),
+            connect(PROFILER_RETRIES),
             distributed,
             trial_id=trial.trial_id,
             run_id=trial._trial_run_id,
@@ -246,9 +267,9 @@ def local_context(
     """A context that talks to no master. The arguments are those of `init`."""
     distributed = distributed or DummyDistributedContext()
     manager: StorageManager
-    storage_config = _storage_config(checkpoint_storage)
-    if storage_config is not None:
-        manager = storage.from_config(storage_config)
+    chosen = storage_config(checkpoint_storage)
+    if chosen is not None:
+        manager = storage.from_config(chosen)
     else:
         manager = storage.DirectoryStorage(Path(platformdirs.user_data_dir("determined"), "checkpoints"))
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}-{distributed.rank}"
@@ -290,7 +311,8 @@ def _session(info: ClusterInfo, retries: int = MASTER_RETRIES) -> api.Session:
     )
 
 
-def _storage_config(place: str | os.PathLike[str] | dict[str, Any] | None) -> dict[str, Any] | None:
+def storage_config(place: str | os.PathLike[str] | dict[str, Any] | None) -> dict[str, Any] | None:
+    """The `checkpoint_storage` config of what was chosen in code; None where nothing was."""
     if place is None or isinstance(place, dict):
         return place
     return storage.from_string(place)
