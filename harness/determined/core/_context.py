@@ -197,14 +197,16 @@ def _trial(
 def trial_context(
     info: ClusterInfo,
     connect: Callable[[int], api.Session],
-    distributed: DummyDistributedContext,
+    distributed: DistributedContext,
     checkpoint_storage: dict[str, Any],
     tensorboard_mode: TensorboardMode,
     preempt: Callable[[api.Session], PreemptContext],
+    make: Callable[..., Context] = Context,
 ) -> Context:
     """A context that reports to the master as the trial of `info`.
 
-    `connect` makes a session with so many retries, `preempt` the part that asks whether to stop.
+    `connect` makes a session with so many retries, `preempt` the part that asks whether to stop, `make` the context
+    of its parts.
     """
     trial = info.trial
     manager = storage.from_config(checkpoint_storage, owner=info.task_id)
@@ -227,7 +229,7 @@ def trial_context(
     train = TrainContext(
         session, sender, tensorboard, trial_id=trial.trial_id, experiment_id=trial.experiment_id
     )
-    return Context(
+    return make(
         train=train,
         checkpoint=CheckpointContext(
             session,

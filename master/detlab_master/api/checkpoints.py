@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from contextlib import aclosing
 from pathlib import PurePosixPath
@@ -63,7 +64,10 @@ class Checkpoints(ApiHandler):
         if task is None:
             raise NotFound(f"task '{task_id}' not found")
         allocation_id = fields.text("allocationId", self.principal.allocation_id or "")
-        if allocation_id or not await self._is_detached(task):
+        if await self._is_detached(task):
+            if allocation_id and not re.fullmatch(re.escape(task_id) + r"\.\d{1,9}", allocation_id):
+                raise fields.refuse("allocationId", f"a run of detached task {task_id} is {task_id}.NUMBER")
+        else:
             allocation = await self.read(self.services.store.trials.allocation, allocation_id)
             if allocation is None or allocation.task_id != task_id:
                 raise fields.refuse("allocationId", f"task {task_id} has no such allocation")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from detlab_master.core.errors import NotFound
 from detlab_master.core.records import Checkpoint, Experiment, Json
 from detlab_master.engine.launch import FIRST_TASK_UID
 from detlab_master.engine.storage import Storage, StorageElsewhere, StorageUnsupported, StoredFile
@@ -37,7 +38,15 @@ class CheckpointFiles:
 
     def read(self, experiment: Experiment, checkpoint: Checkpoint) -> Iterator[StoredFile]:
         """The files, for a thread. Raises what `Storage.read` does."""
-        return self._open(self._storage(experiment, checkpoint), experiment).read(checkpoint.uuid)
+        try:
+            return self._open(self._storage(experiment, checkpoint), experiment).read(checkpoint.uuid)
+        except NotFound as error:
+            if not experiment.unmanaged:
+                raise
+            raise NotFound(
+                f"{error}; experiment {experiment.id} is detached: get them where its script ran"
+                f" (det checkpoint download {checkpoint.uuid} --mode direct)"
+            ) from error
 
     async def look(self, experiment: Experiment, checkpoint: Checkpoint) -> dict[str, int]:
         """What is there: path -> bytes, folders with a final "/".

@@ -22,7 +22,7 @@ from detlab_master.engine.collector import CheckpointCollector
 from detlab_master.engine.contexts import Contexts
 from detlab_master.engine.experiments import how_to_end
 from detlab_master.engine.experiments_at_work import ExperimentsAtWork
-from detlab_master.engine.storage import StorageElsewhere, StorageUnsupported
+from detlab_master.engine.storage import StorageUnreachable, StorageUnsupported
 from detlab_master.store.base import ExperimentFilter, Page, Store, StoreUnavailable
 from detlab_master.store.writes import DeleteExperiment, DeleteTrial, Write
 
@@ -137,11 +137,16 @@ class ExperimentDeletion:
         for checkpoint in await asyncio.to_thread(find, experiment_id=experiment.id, states=WITH_FILES):
             try:
                 await self._files.remove(experiment, checkpoint)
-            except StorageElsewhere as error:
-                logger.info("experiment %d: %s", experiment.id, error)
+            except StorageUnreachable as error:
+                if not experiment.unmanaged:
+                    raise
+                # Its script chose where they are; that the master has no way there must not keep the record for ever.
+                logger.info("experiment %d is deleted, files of it are not: %s", experiment.id, error)
         try:
             await self._files.remove_tensorboard(experiment)
-        except StorageUnsupported as error:
+        except StorageUnreachable as error:
+            if not (experiment.unmanaged or isinstance(error, StorageUnsupported)):
+                raise
             logger.warning("TensorBoard files of experiment %d may be left: %s", experiment.id, error)
         trials, _ = await asyncio.to_thread(self._store.trials.find, experiment.id, None, Page())
         for first in range(0, len(trials), _TRIALS_AT_ONCE):

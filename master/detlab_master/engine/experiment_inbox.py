@@ -259,11 +259,12 @@ class ExperimentAtWork:
         return after, not heard
 
     def _checkpoint(self, checkpoint: Checkpoint, plan: Plan) -> None:
-        if self.experiment.unmanaged:  # it has no allocation that would say of which run it is
-            self._trial(checkpoint.trial_id)
-            self._handle(unmanaged.TrialHeard(checkpoint.trial_id), plan)
-        else:
+        if checkpoint.allocation_id:
             self._check_run(checkpoint.trial_id, _run_of(checkpoint.allocation_id))
+        else:  # the official client in detached mode does not say of which run it is
+            self._trial(checkpoint.trial_id)
+        if self.experiment.unmanaged:
+            self._handle(unmanaged.TrialHeard(checkpoint.trial_id), plan)
         plan.writes.append(writes.SaveCheckpoint(checkpoint))
 
     # Logs

@@ -51,18 +51,18 @@ async def report(rig: Rig, trial: int, run: int, step: int, loss: float = 1.0) -
     return await rig.call("POST", f"/api/v1/trials/{trial}/metrics", body)
 
 
-async def checkpoint(rig: Rig, trial: int, step: int) -> str:
+async def checkpoint(rig: Rig, trial: int, step: int, run: int | None = None, status: int = 200) -> str:
     task = (await ok(rig, "GET", f"/api/v1/trials/{trial}"))["trial"]["taskId"]
     name = str(uuid.uuid4())
     body = {
         "uuid": name,
         "taskId": task,
-        "allocationId": None,
+        "allocationId": None if run is None else f"{task}.{run}",
         "resources": {"weights": "3"},
         "metadata": {"steps_completed": step},
         "state": "STATE_COMPLETED",
     }
-    await ok(rig, "POST", "/api/v1/checkpoints", body)
+    assert (await rig.call("POST", "/api/v1/checkpoints", body)).status == status
     return name
 
 
@@ -98,6 +98,8 @@ async def test_a_script_by_its_names(rig: Rig) -> None:
     old = await report(rig, trial, 2, 20)
     assert (old.status, "that process was replaced and must end" in old.error) == (400, True)
     assert (await report(rig, trial, 3, 5)).status == 200
+    await checkpoint(rig, trial, 5, run=2, status=400)
+    await checkpoint(rig, trial, 5, run=3)
     assert await states(rig, experiment) == ("STATE_RUNNING", "STATE_RUNNING")
 
 
