@@ -111,28 +111,6 @@ def test_a_forked_child_does_not_hide_the_death_of_its_parent(tmp_path: Path) ->
     assert "rank 1 is gone" in (tmp_path / "out-0").read_text()
 
 
-def test_torchrun_starts_them(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        "import sys; from pathlib import Path; from determined import core\n"
-        "distributed = core.DistributedContext.from_torch_distributed()\n"
-        "with core.init(distributed=distributed, checkpoint_storage=sys.argv[1] + '/store') as context:\n"
-        "    found = context.distributed.allgather(context.distributed.rank)\n"
-        "    Path(sys.argv[1], f'out-{distributed.rank}').write_text(str(found))\n"
-        "    assert context.preempt.should_preempt() is False\n"
-    )
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "TMPDIR": str(tmp_path)}
-    subprocess.run(
-        [*command, str(free_port()), str(script), str(tmp_path)],
-        env=environment,
-        check=True,
-        timeout=120,
-        capture_output=True,
-    )
-    assert [(tmp_path / f"out-{rank}").read_text() for rank in range(2)] == ["[0, 1]"] * 2
-
-
 # What follows has a thread for each process: the messages are the same.
 
 
