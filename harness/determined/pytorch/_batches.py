@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 import torch.utils.data
 
 from determined.errors import TrialError
@@ -44,6 +45,7 @@ class TrainingBatches:
         self._loader = loader
         self.epoch_length = _length(loader)
         self._sampled: EndlessBatches | None = None
+        self._worker_seed = torch.initial_seed()  # the trial's, unless the script set another
         self._epoch_began: _random.States | None = None
 
     def starting_at(self, batch_idx: int, order: Mapping[str, Any]) -> Iterator[Any]:
@@ -53,7 +55,10 @@ class TrainingBatches:
         states afterwards, and then calls `restore_generator`.
         """
         if isinstance(self._loader, DataLoader):
-            loader, self._sampled = self._loader._training_loader(batch_idx, order)
+            self._worker_seed = order.get("worker_seed", self._worker_seed)
+            loader, self._sampled = self._loader._training_loader(
+                batch_idx, order, worker_seed=self._worker_seed
+            )
             return iter(loader)
         into_epoch = batch_idx % self.epoch_length
         if into_epoch == 0:
@@ -77,7 +82,7 @@ class TrainingBatches:
     def state_dict(self, batches: int) -> dict[str, Any]:
         """What a training that resumes after `batches` batches needs to get the same data."""
         if self._sampled is not None:
-            return self._sampled.state_dict(batches)
+            return self._sampled.state_dict(batches) | {"worker_seed": self._worker_seed}
         return {"epoch_began": self._epoch_began}
 
     def _epochs(self) -> Iterator[Any]:

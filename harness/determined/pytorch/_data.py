@@ -11,6 +11,7 @@ from torch.utils.data import BatchSampler, Dataset, IterableDataset, RandomSampl
 
 from determined.pytorch import samplers
 from determined.pytorch._order import EndlessBatches
+from determined.pytorch._workers import NumberedBatches, SeededDataset, WorkerInit
 
 logger = logging.getLogger("determined.pytorch")
 
@@ -21,6 +22,9 @@ class DataLoader:
     The trainer makes the loader itself, because it knows where the training stands. The order is the one that torch
     draws, each epoch anew, from its global random number generator (which the trainer seeds by the trial's seed) or
     from `generator`; a resumed training sees just the batches that were still to come. `batch_size` is per slot.
+
+    What a dataset and `collate_fn` draw from the generators of Python, NumPy and torch is the same after a resume,
+    too: in workers, it depends on the seed of the training and the number of the batch alone.
     """
 
     def __init__(
@@ -80,16 +84,21 @@ class DataLoader:
         `repeat`: go on without end (its length stays that of one epoch). `skip`: batches of this rank to leave out
         at the beginning.
         """
-        return self._loader(samplers.adapt_batch_sampler(self._batches(), repeat, skip, num_replicas, rank))
+        return self._loader(
+            self.dataset, samplers.adapt_batch_sampler(self._batches(), repeat, skip, num_replicas, rank)
+        )
 
     def __len__(self) -> int:
         """Batches of one epoch, over all ranks together."""
         return len(self._batches())  # type: ignore[arg-type]
 
     def _training_loader(
-        self, start: int, order: Mapping[str, Any], num_replicas: int = 1, rank: int = 0
+        self, start: int, order: Mapping[str, Any], num_replicas: int = 1, rank: int = 0, worker_seed: int = 0
     ) -> tuple["torch.utils.data.DataLoader[Any]", EndlessBatches]:
-        """The loader for a training that has come to `start`, and what knows the order of its data."""
+        """The loader for a training that has come to `start`, and what knows the order of its data.
+
+        `worker_seed`: of what data workers draw.
+        """
         batches = EndlessBatches(
             self._batches(),
             start=start,
@@ -98,10 +107,16 @@ class DataLoader:
             generator=self.generator,
             order=order,
         )
-        return self._loader(batches), batches
+        if self._options["num_workers"] == 0:  # draws from this process's generators, whose states are saved
+            return self._loader(self.dataset, batches), batches
+        dataset = SeededDataset(self.dataset, worker_seed, rank)
+        worker_init_fn = WorkerInit(self._options["worker_init_fn"])
+        return self._loader(dataset, NumberedBatches(batches, start), worker_init_fn=worker_init_fn), batches
 
-    def _loader(self, batches: Sampler[list[int]]) -> "torch.utils.data.DataLoader[Any]":
-        return torch.utils.data.DataLoader(self.dataset, batch_sampler=batches, **self._options)
+    def _loader(
+        self, dataset: Dataset[Any], batches: Sampler[Any], **options: Any
+    ) -> "torch.utils.data.DataLoader[Any]":
+        return torch.utils.data.DataLoader(dataset, batch_sampler=batches, **self._options | options)
 
     def _batches(self) -> Sampler[list[int]]:
         """The batches of one epoch."""

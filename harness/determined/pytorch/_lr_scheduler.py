@@ -25,6 +25,10 @@ class LRScheduler:
         self._scheduler = scheduler
         self._step_mode = step_mode
         self._frequency = frequency
+        if step_mode is not LRScheduler.StepMode.MANUAL_STEP:
+            # The trainer steps both. Where gradients are gathered first, or a scaler leaves the first step out,
+            # torch would warn of a wrong order.
+            scheduler.optimizer._opt_called = True  # type: ignore[attr-defined]
 
     def step(self, *args: Any, **kwargs: Any) -> None:
         self._scheduler.step(*args, **kwargs)

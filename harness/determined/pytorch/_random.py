@@ -1,7 +1,7 @@
-"""The states of the random number generators that training code draws from, in torch's and plain types."""
+"""The random number generators that training code draws from: of Python, NumPy and torch."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,3 +35,11 @@ def set_states(states: Mapping[str, Any]) -> None:
         random.setstate(states["random_rng_state"])
     if "gpu_rng_state" in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states["gpu_rng_state"])
+
+
+def seed_all(key: Sequence[int]) -> None:
+    """Seed those on the CPU by non-negative integers."""
+    words = np.random.SeedSequence(list(key)).generate_state(6)
+    random.seed(int(words[0]) << 32 | int(words[1]))
+    torch.default_generator.manual_seed(int(words[2]) << 32 | int(words[3]))
+    np.random.seed(words[4:])
