@@ -114,7 +114,7 @@ def test_what_is_reported_when(trial: StubMaster) -> None:
     assert progress == sorted(progress)
     states = [s["state"] for s in trial.sent("/runner/metadata")]
     assert set(states) <= {"validating", "training", "checkpointing"}  # a short one may not be seen
-    assert (states[0], states[-1]) == ("validating", "checkpointing")
+    assert states[-1] == "checkpointing"
 
 
 def test_callbacks_are_called_in_order(trial: StubMaster) -> None:
