@@ -3,19 +3,21 @@
 Everything that happens is drawn from one seeded generator, so a failing seed replays. The world is the shell around the
 core that the engine is in production: it keeps what the core says is to be kept, as one transaction, and carries out
 effects afterwards. Failures strike between any two steps: tasks crash, agents vanish and return, the master starts
-again from what was kept, and a transaction cannot be kept.
+again from what was kept, a transaction cannot be kept, a log policy keeps a trial off an agent. An experiment that has ended
+may be continued.
 """
 
 from __future__ import annotations
 
 import copy
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from detlab_master.core import allocation as alloc
-from detlab_master.core import expconf, hyperparameters
+from detlab_master.core import expconf, hyperparameters, log_policies
 from detlab_master.core import experiment_events as core
 from detlab_master.core import trial as trials
 from detlab_master.core.experiment import ExperimentMachine
@@ -26,6 +28,7 @@ from detlab_master.core.states import AllocationState, ExperimentState, TrialSta
 
 LENGTH = 64  # steps that a trial trains
 EVERY = 4  # steps between validations
+OFF_THIS_AGENT = log_policies.Policy("trouble", "trouble", log_policies.EXCLUDE_NODE)
 
 
 @dataclass
@@ -97,6 +100,8 @@ class World:
         self._masters = 0  # that were started
         self._returning: set[str] = set()  # agents that come back before anything else happens
         self._ids = 0
+        self.continued = 0  # how often
+        self._reopened: Counter[int] = Counter()  # trials that had ended and ran again, and how often
         config = expconf.resolve(
             {
                 "entrypoint": "model_def:Trial",
@@ -135,9 +140,7 @@ class World:
 
     # The master
 
-    def _start_master(self) -> None:
-        """Build everything in memory from what was kept."""
-        self._masters += 1
+    def _build_machine(self) -> None:
         config = expconf.restore(self.kept.experiment.config)
         searcher = make(
             config.searcher,
@@ -146,13 +149,19 @@ class World:
         )
         self.machine = ExperimentMachine(self.kept.experiment, searcher, max_restarts=config.max_restarts)
         self.machine.restore(self.kept.events, sorted(self.kept.trials.values(), key=lambda t: t.id))
+
+    def _start_master(self) -> None:
+        """Build everything in memory from what was kept."""
+        self._masters += 1
+        self._build_machine()
         self.scheduler = PriorityScheduler()
+        self._impossible: list[str] = []  # queued allocations whose trials exclude every agent
         self.open = {a.id: a for a in self.kept.allocations.values() if a.ended_at is None}
         self.unsure: set[str] = set()  # agents that have not come back since the master started
         for allocation in self.open.values():
             request = self._request(allocation)
             if allocation.state is AllocationState.QUEUED:
-                self.scheduler.submit(request)
+                self._submit(request)
             else:
                 self.scheduler.restore(request, {c.agent_id: c.slot_ids for c in allocation.containers})
                 self.unsure |= {c.agent_id for c in allocation.containers}
@@ -199,7 +208,24 @@ class World:
                 self._allocation(open_.id, alloc.PreemptionRequested())
 
     def _request(self, allocation: Allocation) -> Request:
-        return Request(allocation.id, "job", 1, allocation.priority, allocation.queue_order, preemptible=True)
+        trial = self._trial_of(allocation)
+        return Request(
+            allocation.id,
+            "job",
+            1,
+            allocation.priority,
+            allocation.queue_order,
+            preemptible=True,
+            excluded=frozenset(trial.excluded_agents),
+        )
+
+    def _submit(self, request: Request) -> None:
+        self.scheduler.submit(request)
+        if request.excluded >= self.agents.keys():
+            self._impossible.append(request.allocation_id)
+
+    def _trial_of(self, allocation: Allocation) -> Trial:
+        return next(t for t in self.machine.trials.values() if t.task_id == allocation.task_id)
 
     def _commit(self, keep: Callable[[Kept], None]) -> bool:
         """One transaction; now and then the database refuses.
@@ -242,7 +268,7 @@ class World:
                 case trials.RequestAllocation(trial):
                     assert trial.allocation_id is not None
                     self.open[trial.allocation_id] = self.kept.allocations[trial.allocation_id]
-                    self.scheduler.submit(self._request(self.open[trial.allocation_id]))
+                    self._submit(self._request(self.open[trial.allocation_id]))
                 case trials.StopAllocation(allocation_id, reason):
                     self._allocation(allocation_id, alloc.PreemptionRequested(reason))
                 case trials.KillAllocation(allocation_id, reason):
@@ -301,13 +327,14 @@ class World:
                 case alloc.Ended():
                     del self.open[allocation_id]
                     self.scheduler.release(allocation_id)
-                    trial = next(t for t in self.machine.trials.values() if t.task_id == after.task_id)
-                    self._event(core.AllocationEnded(trial.id, after))
+                    self._event(core.AllocationEnded(self._trial_of(after).id, after))
                 case _:
                     pass
 
     def _schedule(self) -> None:
         this = self._masters
+        while self._impossible:
+            self._allocation(self._impossible.pop(), alloc.Unplaceable("all agents are excluded"))
         for decision in self.scheduler.schedule():
             if this != self._masters:
                 self._schedule()  # the next master's scheduler knows of what was kept
@@ -328,7 +355,10 @@ class World:
         agent = self.agents[container.agent_id]
         if not agent.connected or container.id in agent.processes:
             return
-        trial = next(t for t in self.machine.trials.values() if t.task_id == allocation.task_id)
+        trial = self._trial_of(allocation)
+        assert agent.id not in trial.excluded_agents, (
+            f"trial {trial.id} runs on {agent.id}, which it excludes"
+        )
         steps = self.kept.checkpoints.get(trial.id, 0)
         agent.processes[container.id] = Process(
             container.id, allocation.id, trial.id, allocation.run_id, agent.id, steps
@@ -469,11 +499,13 @@ class World:
 
     def _break_something(self) -> None:
         agent = self.rng.choice(list(self.agents.values()))
-        match self.rng.choice(["crash", "crash", "lose", "master", "pause", "repeat"]):
+        match self.rng.choice(["crash", "crash", "lose", "master", "pause", "repeat", "trouble"]):
             case "crash" if agent.processes:
                 process = self.rng.choice(list(agent.processes.values()))
                 self.story.append(f"trial {process.trial_id} crashes")
                 self._end_process(agent, process, self.rng.choice([1, 137]), None)
+            case "trouble" if agent.processes:
+                self.trouble(agent, self.rng.choice(list(agent.processes.values())))
             case "lose":
                 self._lose(agent)
             case "master":
@@ -488,6 +520,34 @@ class World:
                 self._say(agent)
             case _:
                 pass
+
+    def trouble(self, agent: Agent, process: Process) -> None:
+        """A process prints a line that keeps its trial off this agent from the next run on, and crashes."""
+        self.story.append(f"trouble of trial {process.trial_id} on {agent.id}")
+        self._end_process(agent, process, 1, None)
+        self._event(core.LogPolicyMatched(process.trial_id, log_policies.Match(OFF_THIS_AGENT, agent.id)))
+
+    def stop(self, verb: core.Canceled | core.Killed) -> None:
+        """The user ends the experiment."""
+        self.story.append(type(verb).__name__)
+        self._until_kept(verb)
+
+    def go_on(self) -> None:
+        """The user continues the experiment, which has ended."""
+        self.story.append("Continued")
+        self.continued += 1
+        self._until_kept(core.Continued())
+
+    def _until_kept(self, verb: core.Event) -> None:
+        """The user asks again until it is answered."""
+        state = self.kept.experiment.state
+        while self.kept.experiment.state is state:
+            try:
+                if isinstance(verb, core.Continued):
+                    self._build_machine()
+                self._event(verb)
+            except CommitFailed:
+                self._restart_master()
 
     def wake(self) -> None:
         """Nothing breaks from here on, and nobody forgets to press activate."""
@@ -520,8 +580,22 @@ class World:
             assert trial.restarts <= expconf.restore(kept.experiment.config).max_restarts
             if old is not None:
                 assert trial.run_id >= old.run_id
-                assert not old.state.terminal or trial.state is old.state, "a closed trial was opened again"
+                if old.state.terminal and trial.state is not old.state:
+                    self._check_reopened(old, trial)
+        limit = kept.experiment.config["searcher"].get("max_concurrent_trials")
+        running = sum(not trial.state.terminal for trial in kept.trials.values())
+        assert not limit or running <= limit, f"{running} trials are open at once"
         if kept.experiment.state.terminal:
             assert all(t.state.terminal for t in kept.trials.values()), (
                 "the experiment ended before its trials"
             )
+
+    def _check_reopened(self, old: Trial, trial: Trial) -> None:
+        assert self._reopened[trial.id] < self.continued, (
+            f"trial {trial.id}, which was closed, was opened again"
+        )
+        single = self.kept.experiment.config["searcher"]["name"] == "single"
+        assert single or old.state is not TrialState.COMPLETED, (
+            f"trial {trial.id} was complete, and runs again"
+        )
+        self._reopened[trial.id] += 1

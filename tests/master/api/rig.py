@@ -36,6 +36,7 @@ from detlab_master.core.states import AllocationState, CheckpointState, Experime
 from detlab_master.engine.identity import new_session
 from detlab_master.engine.launch import FIRST_TASK_UID
 from detlab_master.engine.services import Services
+from detlab_master.store.base import Store
 from detlab_master.store.memory import MemoryStore
 from detlab_master.store.writes import (
     InsertReport,
@@ -107,7 +108,7 @@ class Things:
 @dataclass
 class Rig:
     services: Services
-    store: MemoryStore
+    store: Store
     url: str
     port: int
     folder: Path
