@@ -171,6 +171,7 @@ said["checkpoint"] = [
     checkpoint.training.experiment_id == experiment.id,
     checkpoint.training.hparams == trial.hparams,
     checkpoint.training.validation_metrics["avgMetrics"]["loss"],
+    list(checkpoint.get_metrics("inference")),
     path == f"{folder}/checkpoint",
 ]
 
@@ -214,6 +215,7 @@ said["version"] = [
     version.name,
     version.comment,
     version.notes,
+    [list(version.iter_metrics("inference")), list(version.get_metrics("inference"))],
 ]
 version.delete()
 model.delete()

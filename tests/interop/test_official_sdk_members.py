@@ -50,12 +50,6 @@ NOT_SERVED: Mapping[tuple[str, str], str] = {
         ("ResourcePool", name): "tier T2, with the pools' bindings"
         for name in MEMBERS["ResourcePool"].split()
     },
-    (
-        "Checkpoint",
-        "get_metrics",
-    ): "tier T3: metrics of inference, which POST trial-source-info (not served) makes",
-    ("ModelVersion", "iter_metrics"): "tier T3, as Checkpoint.get_metrics",
-    ("ModelVersion", "get_metrics"): "tier T3, as Checkpoint.get_metrics",
     ("Checkpoint", "get_pachyderm_commit"): "reads what a Pachyderm pipeline has written; we talk to none",
 }
 ALL = {(cls, name) for cls, names in MEMBERS.items() for name in names.split()}
@@ -133,7 +127,7 @@ def test_an_experiment_and_its_trials(said: dict[str, Any]) -> None:
 
 def test_checkpoints_and_models(said: dict[str, Any]) -> None:
     files = ["metadata.json", "optimizer", "weights"]
-    assert said["checkpoint"] == [True] * 4 + [files, 2, "COMPLETED", True, True, 1.0, True]
+    assert said["checkpoint"] == [True] * 4 + [files, 2, "COMPLETED", True, True, 1.0, [], True]
     assert said["partly"] == ["PARTIALLY_DELETED", ["metadata.json", "weights"]]
     name, description, metadata, labels, owner, *flags, version, counts, same, found = said["model"]
     assert (name, description, metadata, labels, owner) == (
@@ -144,7 +138,7 @@ def test_checkpoints_and_models(said: dict[str, Any]) -> None:
         "admin",
     )
     assert (flags, version, counts, same, found) == ([True] * 3, 1, [1, 1], True, [1, 1, ["x"]])
-    assert said["version"] == [1, True, True, "line", {}, "first", "", "it fits"]
+    assert said["version"] == [1, True, True, "line", {}, "first", "", "it fits", [[], []]]
 
 
 def test_places(said: dict[str, Any]) -> None:
