@@ -116,6 +116,11 @@ class TensorboardFiles:
         if self.mode is TensorboardMode.AUTO and self._wanted:
             self._ensure_thread()
 
+    def set_mode(self, mode: TensorboardMode) -> None:
+        """From now on."""
+        self.mode = mode
+        self.start()
+
     def report(self, report: MetricsReport) -> None:
         """Chart metrics, in mode AUTO: those of the batches up to the report's step, where it has them.
 

@@ -79,6 +79,7 @@ def fit_arguments(config: dict[str, Any], hparams: dict[str, Any]) -> dict[str, 
         "reporting_period": Batch(config.get("scheduling_unit") or 100),
         "checkpoint_policy": config.get("checkpoint_policy") or "best",
         "step_zero_validation": bool(config.get("perform_initial_validation")),
+        "profiling_enabled": bool((config.get("profiling") or {}).get("enabled")),
     }
 
 

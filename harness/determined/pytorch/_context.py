@@ -3,10 +3,12 @@
 import difflib
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import torch
 import torch.amp
+import torch.profiler
 from torch.optim.lr_scheduler import LRScheduler as TorchLRScheduler
 
 from determined import core
@@ -15,6 +17,9 @@ from determined.pytorch._data import to_device
 from determined.pytorch._experimental import PyTorchExperimentalContext
 from determined.pytorch._lr_scheduler import LRScheduler
 from determined.pytorch._reducer import FunctionReducer, MetricReducer, RegisteredReducers
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 logger = logging.getLogger("determined.pytorch")
 
@@ -65,6 +70,8 @@ class PyTorchTrialContext:
         self._amp_stepped = False  # whether an optimizer was stepped by it since its last update
         self._holds_step = False  # whether the last step_optimizer() left the gradients to add up
         self._reducers = RegisteredReducers()
+        self._tensorboard_writer: SummaryWriter | None = None
+        self._profiler: torch.profiler.profile | None = None
         self._batch_idx: int | None = None
         self._epoch_length: int | None = None
         self._stop_requested = False
@@ -255,6 +262,53 @@ class PyTorchTrialContext:
             optimizer.step()
         if auto_zero_grads:
             optimizer.zero_grad()
+
+    # TensorBoard and profiling
+
+    def get_tensorboard_path(self) -> Path:
+        """The folder for files that TensorBoard shows. In a trial they get to the checkpoint storage by themselves."""
+        return self._core.train.get_tensorboard_path()
+
+    def get_tensorboard_writer(self) -> "SummaryWriter":
+        """A `torch.utils.tensorboard.SummaryWriter` for what a trial wants to show beside its metrics.
+
+        It is the same one at each call, and is closed after the training.
+        """
+        if self._tensorboard_writer is None:
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError as e:
+                raise TrialError(
+                    f"get_tensorboard_writer() needs TensorBoard: pip install tensorboard ({e})"
+                ) from None
+            path = str(self.get_tensorboard_path())
+            self._tensorboard_writer = SummaryWriter(path, flush_secs=10)
+        return self._tensorboard_writer
+
+    def set_enable_tensorboard_logging(self, enable_tensorboard_logging: bool) -> None:
+        """Say whether metrics are charted for TensorBoard, and files for it copied to the checkpoint storage."""
+        if not isinstance(enable_tensorboard_logging, bool):
+            raise TypeError(
+                f"set_enable_tensorboard_logging() takes True or False, not {enable_tensorboard_logging!r}"
+            )
+        mode = core.TensorboardMode.AUTO if enable_tensorboard_logging else core.TensorboardMode.MANUAL
+        self._core.train._tensorboard.set_mode(mode)
+
+    def get_enable_tensorboard_logging(self) -> bool:
+        return self._core.train._tensorboard.mode is core.TensorboardMode.AUTO
+
+    def set_profiler(self, *args: Any, **kwargs: Any) -> None:
+        """Profile the training by `torch.profiler.profile`, which gets these arguments.
+
+        The trainer calls its `step` after each batch. `on_trace_ready` is set: traces go to TensorBoard's folder.
+        """
+        kwargs["on_trace_ready"] = torch.profiler.tensorboard_trace_handler(str(self.get_tensorboard_path()))
+        self._profiler = torch.profiler.profile(*args, **kwargs)
+
+    def _close(self) -> None:
+        """After the training: write what is not written yet."""
+        if self._tensorboard_writer is not None:
+            self._tensorboard_writer.close()
 
     # Data and configuration
 

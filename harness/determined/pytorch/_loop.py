@@ -1,5 +1,6 @@
 """The training loop: train to the next boundary, report, validate, save, and look whether to stop."""
 
+import contextlib
 import logging
 import time
 from dataclasses import dataclass
@@ -92,10 +93,14 @@ class TrainLoop:
             self._finish()
             return
         self._throughput.start()
-        for batch_idx, batch in enumerate(batches, start=state.batches_trained):
-            self._train(batch, batch_idx)
-            if not self._goes_on():
-                return
+        profiler = self._context._profiler
+        with profiler or contextlib.nullcontext():
+            for batch_idx, batch in enumerate(batches, start=state.batches_trained):
+                self._train(batch, batch_idx)
+                if profiler is not None:
+                    profiler.step()
+                if not self._goes_on():
+                    return
 
     def _build_loaders(self) -> None:
         trial, context = self._trial, self._context

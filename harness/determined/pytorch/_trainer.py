@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import random
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -29,6 +30,7 @@ def init(
     exp_conf: dict[str, Any] | None = None,
     distributed: core.DistributedContext | None = None,
     aggregation_frequency: int = 1,
+    enable_tensorboard_logging: bool = True,
 ) -> Iterator[PyTorchTrialContext]:
     """Connect this process to its trial, and yield what the PyTorchTrial is made with.
 
@@ -36,6 +38,7 @@ def init(
     number generators of Python, NumPy and torch by the trial's seed; where no trial runs, by
     `exp_conf["reproducibility"]["experiment_seed"]` if that is given, else they stay as the script has seeded
     them. `aggregation_frequency`: batches whose gradients are gathered for one step of the optimizers.
+    `enable_tensorboard_logging`: whether metrics are charted for TensorBoard, and files for it stored.
     """
     info = get_cluster_info()
     trial = info.trial if info is not None and info.task_type == "TRIAL" else None
@@ -48,14 +51,24 @@ def init(
         random.seed(seed)
         np.random.seed(seed % 2**32)
         torch.manual_seed(seed)
-    with core.init(distributed=distributed, preempt_mode=core.PreemptMode.ChiefOnly) as core_context:
-        yield PyTorchTrialContext(
+    with core.init(
+        distributed=distributed,
+        preempt_mode=core.PreemptMode.ChiefOnly,
+        tensorboard_mode=core.TensorboardMode.AUTO
+        if enable_tensorboard_logging
+        else core.TensorboardMode.MANUAL,
+    ) as core_context:
+        context = PyTorchTrialContext(
             core_context,
             hparams=hparams,
             exp_conf=exp_conf,
             trial_seed=seed or 0,
             aggregation_frequency=aggregation_frequency,
         )
+        try:
+            yield context
+        finally:
+            context._close()
 
 
 class Trainer:
@@ -65,6 +78,7 @@ class Trainer:
         _trial.check(trial)
         self._trial = trial
         self._context = context
+        self._profiling_enabled = False
 
     def fit(
         self,
@@ -76,6 +90,7 @@ class Trainer:
         latest_checkpoint: str | None = None,
         step_zero_validation: bool = False,
         test_mode: bool = False,
+        profiling_enabled: bool = False,
     ) -> None:
         """Train until `max_length`, or until the trial is preempted or asks to stop.
 
@@ -89,6 +104,7 @@ class Trainer:
             `det.get_cluster_info().latest_checkpoint`. Another trial's gives only its weights.
         step_zero_validation: validate before the first batch, too.
         test_mode: run one batch of training and one of validation, to try the code; not in a trial.
+        profiling_enabled: report what the machine does meanwhile: its GPUs, CPUs, memory, disks and network.
 
         Returns as well when preempted: a checkpoint is saved then, and the script should end.
         """
@@ -124,7 +140,29 @@ class Trainer:
             smaller_is_better=searcher.get("smaller_is_better", True),
             validation_batches=1 if test_mode else None,
         )
-        TrainLoop(self._trial, context, plan).run(latest_checkpoint)
+        profiler = context._core.profiler
+        if profiling_enabled or self._profiling_enabled:
+            profiler.on()
+        try:
+            TrainLoop(self._trial, context, plan).run(latest_checkpoint)
+        finally:
+            profiler.off()
+
+    def configure_profiler(
+        self,
+        enabled: bool,
+        sync_timings: bool = True,
+        begin_on_batch: int = 0,
+        end_after_batch: int | None = None,
+    ) -> None:
+        """The older form of `fit(profiling_enabled=...)`. The other arguments have no effect any more."""
+        warnings.warn(
+            "Trainer.configure_profiler() is deprecated: call fit(profiling_enabled=True). It profiles the whole "
+            "training",
+            FutureWarning,
+            stacklevel=2,
+        )
+        self._profiling_enabled = enabled
 
     def _unit(self, name: str, unit: TrainUnit | None) -> TrainUnit | None:
         """A length or period as batches or epochs."""
