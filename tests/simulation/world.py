@@ -536,7 +536,9 @@ class World:
         """The user continues the experiment, which has ended."""
         self.story.append("Continued")
         self.continued += 1
+        before = self.kept
         self._until_kept(core.Continued())
+        self.check(before)
 
     def _until_kept(self, verb: core.Event) -> None:
         """The user asks again until it is answered."""
