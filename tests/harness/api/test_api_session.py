@@ -118,8 +118,12 @@ def test_trouble_that_stays_is_told_in_the_end(master: StubMaster) -> None:
     assert len(master.requests) == 3
 
 
-def test_what_must_not_be_made_twice_is_not_sent_twice(master: StubMaster) -> None:
-    calls, handler = _fails(1, HangUp())
+@pytest.mark.parametrize(
+    "trouble",
+    [HangUp(), failure(502, "Unavailable", "bad gateway"), failure(504, "Unavailable", "no answer in time")],
+)
+def test_what_must_not_be_made_twice_is_not_sent_twice(master: StubMaster, trouble: Answer) -> None:
+    calls, handler = _fails(1, trouble)
     master.answer("POST", "/x", handler)
     with (
         Session(master.url, token="ada-token") as session,
@@ -127,6 +131,14 @@ def test_what_must_not_be_made_twice_is_not_sent_twice(master: StubMaster) -> No
     ):
         session.post("/x", {"a": 1}, once=True)
     assert len(calls) == 1
+
+
+def test_what_was_not_done_is_sent_again(master: StubMaster) -> None:
+    calls, handler = _fails(1, failure(503, "Unavailable", "the database is away"))
+    master.answer("POST", "/x", handler)
+    with Session(master.url, token="ada-token") as session:
+        assert session.post("/x", {"a": 1}, once=True).json() == {"ok": True}
+    assert len(calls) == 2
 
 
 def test_nobody_there() -> None:

@@ -27,6 +27,7 @@ FIRST_PAUSE = 0.5  # seconds before the first retry; then it grows, with chance 
 LONGEST_PAUSE = 8.0
 _LINE_CHUNK = 1 << 20  # bytes; a line of a stream may be long (a batch of metrics)
 _RETRIED_STATUSES = frozenset({502, 503, 504})
+_UNCLEAR_STATUSES = frozenset({502, 504})  # of a gateway that had no answer; with 503 nothing was done
 
 
 class _TryAgain(Exception):
@@ -130,7 +131,7 @@ class Session:
         once: bool = False,
     ) -> requests.Response:
         """POST to `path`; `body` is JSON that is encoded already. With `once`, for what must not be made twice,
-        only a request that cannot have arrived is tried again."""
+        only a request that cannot have arrived, or that the master says it did not carry out, is tried again."""
         return self._request("POST", path, json=json, body=body, timeout=timeout, once=once)
 
     def patch(self, path: str, json: JSON = None, timeout: float | None = None) -> requests.Response:
@@ -269,6 +270,8 @@ class Session:
             return response
         with response:
             failure = _failure(response, asked)
+        if once and response.status_code in _UNCLEAR_STATUSES:
+            raise errors.MasterUnreachable(f"{failure}: it may or may not have been done")
         if response.status_code in _RETRIED_STATUSES:
             raise _TryAgain(failure)
         raise failure
