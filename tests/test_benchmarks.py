@@ -15,6 +15,7 @@ REPO = Path(__file__).resolve().parents[1]
     ("name", "options"),
     [
         ("search_events.py", ["--trials", "4", "8", "--methods", "random", "grid"]),
+        ("checkpoint_rate.py", ["--mebibytes", "4"]),
         pytest.param(
             "master_scale.py", ["--ended", "2", "--running", "1", "--search", "20"], marks=pytest.mark.full
         ),

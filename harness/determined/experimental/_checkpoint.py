@@ -1,6 +1,8 @@
 """A checkpoint: the files that a trial saved, and where they came from."""
 
+import contextlib
 import enum
+import fcntl
 import io
 import json
 import os
@@ -12,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from determined.common.api import Session
-from determined.common.storage import from_config
+from determined.common.storage import check, from_config
 from determined.common.tar import tarfile
 from determined.errors import StorageError
 from determined.experimental import _metrics, _wire
@@ -40,6 +42,9 @@ class CheckpointTrainingMetadata:
             validation_metrics=raw.get("validationMetrics") or {},
             searcher_metric=_wire.number(raw.get("searcherMetric")),
         )
+
+
+_DIRECT, _MASTER = "direct", "master"  # folders into which files are fetched
 
 
 class CheckpointNotAvailable(Exception):
@@ -88,8 +93,10 @@ class Checkpoint:
     ) -> str:
         """Fetch the files into `path` (default `checkpoints/<uuid>`) and return that path.
 
-        Files that are there already with their right sizes are not fetched again. The metadata is written
-        beside them as metadata.json where the training did not do so. Raises CheckpointNotAvailable.
+        Files that are there already with their right sizes are not fetched again. What is fetched is checked
+        against the checksums that were written with it, and a download from storage that broke off goes on where
+        it was. The metadata is written beside the files as metadata.json where the training did not do so.
+        Raises CheckpointNotAvailable.
         """
         if self.state not in (CheckpointState.COMPLETED, CheckpointState.PARTIALLY_DELETED):
             raise CheckpointNotAvailable(
@@ -99,8 +106,8 @@ class Checkpoint:
         if self._missing_in(target) is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
             # Fetched beside the target and moved, so that nobody takes half a checkpoint for a whole one.
-            with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{self.uuid}-") as scratch:
-                _move(self._fetch(Path(scratch), mode), target)
+            with _scratch(target.parent, self.uuid) as scratch:
+                _move(self._fetch(scratch, mode), target)
         if not (target / "metadata.json").exists():
             self.write_metadata_file(str(target / "metadata.json"))
         return str(target)
@@ -153,14 +160,14 @@ class Checkpoint:
     def _fetch(self, scratch: Path, mode: DownloadMode) -> Path:
         """Fetch the files into a folder in `scratch` and return that."""
         if mode is not DownloadMode.MASTER:
-            into = scratch / "direct"
+            into = scratch / _DIRECT
             try:
                 self._copy_from_storage(into)
                 return into
             except CheckpointNotAvailable:
                 if mode is DownloadMode.DIRECT:
                     raise
-        into = scratch / "master"
+        into = scratch / _MASTER
         into.mkdir()
         self._download_from_master(into)
         return into
@@ -177,6 +184,7 @@ class Checkpoint:
             ) from e
         missing = self._missing_in(into)
         if missing is not None:
+            shutil.rmtree(into)
             raise CheckpointNotAvailable(f"checkpoint {self.uuid} lacks {missing!r} in its storage")
 
     def _download_from_master(self, into: Path) -> None:
@@ -184,9 +192,14 @@ class Checkpoint:
         try:
             with tarfile.open(fileobj=io.BufferedReader(_Chunks(chunks)), mode="r|*") as archive:
                 archive.extractall(into, filter="data")  # the filter refuses what leads out of the folder
+            check(into)
         except tarfile.TarError as e:
             raise CheckpointNotAvailable(
                 f"the archive of checkpoint {self.uuid} that the master sent cannot be unpacked: {e}"
+            ) from e
+        except StorageError as e:
+            raise CheckpointNotAvailable(
+                f"the archive of checkpoint {self.uuid} that the master sent is not what was saved: {e}"
             ) from e
         missing = self._missing_in(into)
         if missing is not None:
@@ -209,6 +222,29 @@ def checkpoint_order(sort_by: CheckpointSortBy | str | None, order_by: OrderBy |
     if isinstance(sort_by, enum.Enum):
         return {"sortByAttr": sort_by.value, "orderBy": order_by.value}
     return {"sortByMetric": sort_by, "orderBy": order_by.value}
+
+
+@contextlib.contextmanager
+def _scratch(parent: Path, uuid: str) -> Iterator[Path]:
+    """A folder beside the target. What broke off on its way from storage stays in it, and is found by the next call."""
+    folder = parent / f".{uuid}.partial"
+    folder.mkdir(exist_ok=True)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:  # another process fetches the same
+        os.close(descriptor)
+        with tempfile.TemporaryDirectory(dir=parent, prefix=f".{uuid}-") as own:
+            yield Path(own)
+        return
+    try:
+        yield folder
+        shutil.rmtree(folder)
+    finally:
+        shutil.rmtree(folder / _MASTER, ignore_errors=True)
+        with contextlib.suppress(OSError):  # not empty: there is something to go on with
+            folder.rmdir()
+        os.close(descriptor)
 
 
 def _move(source: Path, target: Path) -> None:

@@ -109,10 +109,9 @@ class DirectoryStorage:
 
     def _recorded(self, source: Path) -> Files:
         try:
-            content = (source / MANIFEST).read_bytes()
+            return decode((source / MANIFEST).read_bytes(), str(source / MANIFEST))
         except FileNotFoundError:
             return {}
-        return decode(content, str(source / MANIFEST))
 
     def put_file(self, source: Path, path: str, *, shared: int = 0) -> None:
         *folders, name = path.split("/")
@@ -165,6 +164,20 @@ class DirectoryStorage:
         return StorageError(
             f"cannot write the checkpoint {self._path(storage_id)}: the disk of {self.base} is full; free some space there"
         )
+
+
+def check(folder: Path) -> None:
+    """Compare the files of a downloaded checkpoint with the manifest that came along, and remove that.
+
+    Raises StorageError for a file that is different; without a manifest there is nothing to compare with.
+    """
+    manifest = folder / MANIFEST
+    try:
+        recorded = decode(manifest.read_bytes(), str(manifest))
+    except FileNotFoundError:
+        return
+    transfer.check(folder, [name for name in list_files(folder) if name in recorded], recorded)
+    manifest.unlink()
 
 
 def list_files(root: Path) -> list[str]:

@@ -26,8 +26,8 @@ from determined.common.storage.manifest import (
     Files,
     block_size_of,
     block_starts,
+    checksum,
     decode,
-    digest,
     encode,
     tell_missing,
 )
@@ -156,7 +156,7 @@ class S3Storage:
         stopped = threading.Event()
         sending = _Sending(self._bucket, path, source, source.stat().st_size, None, stopped)
         with explained(f"cannot write {path} to {self._bucket}"):
-            transfer.in_parallel(sending.calls(lambda offset, sha256: None, None), stopped)
+            transfer.in_parallel(sending.calls(lambda offset, crc32: None, None), stopped)
 
     def resources(self, storage_id: str) -> dict[str, int]:
         return {name: found.size for name, found in sorted(_files(self.existing(storage_id)).items())}
@@ -233,7 +233,7 @@ class _Sending:
         """What is to be called, by any threads.
 
         Args:
-            done: is told of each block's offset and SHA-256.
+            done: is told of each block's offset and CRC-32.
             there: the object, if there is one.
         """
         if self._size == 0:
@@ -250,14 +250,14 @@ class _Sending:
         for offset in self._starts:
             block = self._read(offset)
             tags.append(md5(block))
-            done(offset, digest(block))
+            done(offset, checksum([block]))
         if etag(tags) != there.etag:
             for offset in self._starts:
                 self._block(offset, done)
 
     def _block(self, offset: int, done: Callable[[int, str], None]) -> None:
         block = self._read(offset)
-        done(offset, digest(block))
+        done(offset, checksum([block]))
         if len(self._starts) == 1:
             self._patiently(lambda: self._bucket.put(self._key, block))
             return

@@ -7,14 +7,16 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
+from io import FileIO
 from pathlib import Path
 
-from determined.common.storage.manifest import Files, Recorded, block_size_of, block_starts, digest
+from determined.common.storage.manifest import Files, Recorded, block_size_of, block_starts, checksum
 from determined.errors import StorageError
 
 logger = logging.getLogger("determined.storage")
 
 WORKERS = 8  # blocks that are moved at once, and with them the memory that a transfer takes
+_PIECE = 256 << 10  # bytes
 _ATTEMPTS = 3  # for a block that arrives damaged
 
 # `read(name, offset, buffer)` fills the buffer with a file's content from there on.
@@ -53,19 +55,28 @@ def _some_done(waiting: set[Future[object]]) -> set[Future[object]]:
 
 def read_block(path: Path, offset: int, buffer: memoryview) -> None:
     """Fill the buffer from a local file. Raises StorageError when the file is shorter."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        _fill(descriptor, offset, buffer, path)
-    finally:
-        os.close(descriptor)
+    with open(path, "rb", buffering=0) as file:
+        file.seek(offset)
+        _fill(file, buffer)
 
 
-def _fill(descriptor: int, offset: int, buffer: memoryview, path: Path) -> None:
+def _pieces(path: Path, offset: int, length: int) -> Iterator[memoryview]:
+    """A block of a local file, in pieces that fit the processor's caches. Each is to be used before the next."""
+    buffer = memoryview(bytearray(min(_PIECE, length)))
+    with open(path, "rb", buffering=0) as file:
+        file.seek(offset)
+        for start in range(0, length, _PIECE):
+            piece = buffer[: min(_PIECE, length - start)]
+            _fill(file, piece)
+            yield piece
+
+
+def _fill(file: FileIO, buffer: memoryview) -> None:
     done = 0
     while done < len(buffer):
-        count = os.preadv(descriptor, [buffer[done:]], offset + done)
-        if count == 0:
-            raise StorageError(f"{path} became shorter while it was read")
+        count = file.readinto(buffer[done:])
+        if not count:
+            raise StorageError(f"{os.fspath(file.name)} became shorter while it was read")
         done += count
 
 
@@ -80,8 +91,8 @@ class Hashes:
         self._sizes[name] = size
         self._blocks[name] = {}
 
-    def add(self, name: str, offset: int, sha256: str) -> None:
-        self._blocks[name][offset] = sha256
+    def add(self, name: str, offset: int, crc32: str) -> None:
+        self._blocks[name][offset] = crc32
 
     def files(self) -> Files:
         return {
@@ -96,10 +107,8 @@ def record(root: Path, names: Iterable[str]) -> Files:
     """Flush what lies in a folder to the disk, and say what it is. The disk and the checksums work at the same time."""
     hashes = Hashes()
 
-    def hash_block(name: str, offset: int, size: int) -> None:
-        buffer = memoryview(bytearray(size))
-        read_block(root / name, offset, buffer)
-        hashes.add(name, offset, digest(buffer))
+    def check(name: str, offset: int, length: int) -> None:
+        hashes.add(name, offset, checksum(_pieces(root / name, offset, length)))
 
     def calls() -> Iterator[Callable[[], object]]:
         for name in names:
@@ -108,7 +117,7 @@ def record(root: Path, names: Iterable[str]) -> Files:
             size = 0 if name.endswith("/") else path.stat().st_size
             hashes.expect(name, size)
             for offset, length in _blocks(size):
-                yield partial(hash_block, name, offset, length)
+                yield partial(check, name, offset, length)
 
     in_parallel(calls())
     fsync(root)
@@ -150,7 +159,6 @@ def fetch(
     """
     there = _already_there(sizes, recorded, destination, stopped)
     hashes = Hashes()
-    on_their_way: list[_Arriving] = []
 
     def calls() -> Iterator[Callable[[], object]]:
         for name, size in sizes.items():
@@ -163,41 +171,53 @@ def fetch(
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             arriving = _Arriving(name, target, size, recorded.get(name), read, hashes)
-            on_their_way.append(arriving)
             if size == 0:
                 yield arriving.finish
             for offset, length in _blocks(size):
                 yield partial(arriving.block, offset, length)
 
-    try:
-        in_parallel(calls(), stopped)
-    finally:
-        for arriving in on_their_way:
-            arriving.close()
+    in_parallel(calls(), stopped)
     return {**hashes.files(), **{name: recorded[name] for name in there}}
+
+
+def check(folder: Path, names: Iterable[str], recorded: Files) -> None:
+    """Whether files of a folder are what they were. Raises StorageError for one that is not."""
+    for name in sorted(_wrong(folder, [name for name in names if not name.endswith("/")], recorded)):
+        raise StorageError(f"{name!r} is damaged: it is not what was written")
 
 
 def _already_there(
     sizes: Mapping[str, int], recorded: Files, destination: Path, stopped: threading.Event | None
 ) -> set[str]:
     """The files that are in the destination as they were written."""
-    there = {
-        name
-        for name, size in sizes.items()
-        if name in recorded and (destination / name).is_file() and (destination / name).stat().st_size == size
-    }
+    there = {name for name in sizes if name in recorded and (destination / name).is_file()}
+    return there - _wrong(destination, there, recorded, stopped)
+
+
+def _wrong(
+    folder: Path, names: Iterable[str], recorded: Files, stopped: threading.Event | None = None
+) -> set[str]:
+    """The files that are not what they were."""
     wrong: set[str] = set()
 
-    def check(name: str, offset: int, length: int) -> None:
-        buffer = memoryview(bytearray(length))
-        read_block(destination / name, offset, buffer)
-        if digest(buffer) != recorded[name].sha256[offset // recorded[name].block_size]:
+    def compare(name: str, offset: int, length: int) -> None:
+        if (
+            checksum(_pieces(folder / name, offset, length))
+            != recorded[name].crc32[offset // block_size_of(recorded[name].size)]
+        ):
             wrong.add(name)
 
-    candidates = [name for name in there if recorded[name].block_size == block_size_of(sizes[name])]
-    blocks = ((name, *block) for name in candidates for block in _blocks(sizes[name]))
-    in_parallel((partial(check, *block) for block in blocks), stopped)
-    return set(candidates) - wrong
+    def calls() -> Iterator[Callable[[], object]]:
+        for name in names:
+            one, size = recorded[name], (folder / name).stat().st_size
+            if (one.size, one.block_size) != (size, block_size_of(size)):
+                wrong.add(name)
+                continue
+            for block in _blocks(size):
+                yield partial(compare, name, *block)
+
+    in_parallel(calls(), stopped)
+    return wrong
 
 
 def _blocks(size: int) -> Iterator[tuple[int, int]]:
@@ -228,22 +248,23 @@ class _Arriving:
         self._hashes = hashes
         self._left = len(block_starts(size))
         self._lock = threading.Lock()
-        self._descriptor: int | None = None
+        self._made = False
         self._there = False  # whether an earlier call has left something
 
     def block(self, offset: int, length: int) -> None:
-        descriptor = self._opened()
-        buffer = memoryview(bytearray(length))
-        wanted = self._recorded.sha256[offset // self._recorded.block_size] if self._recorded else None
+        self._make()
+        wanted = self._recorded.crc32[offset // self._recorded.block_size] if self._recorded else None
         found = ""
         if self._there and wanted is not None:
-            _fill(descriptor, offset, buffer, self._partial)
-            found = digest(buffer)
+            found = checksum(_pieces(self._partial, offset, length))
         if not found or found != wanted:
+            buffer = memoryview(bytearray(length))
             found = self._bring(offset, buffer, wanted)
-            written = 0
-            while written < length:
-                written += os.pwrite(descriptor, buffer[written:], offset + written)
+            with open(self._partial, "r+b", buffering=0) as file:
+                file.seek(offset)
+                written = 0
+                while written < length:
+                    written += file.write(buffer[written:])
         self._hashes.add(self._name, offset, found)
         with self._lock:
             self._left -= 1
@@ -254,7 +275,7 @@ class _Arriving:
     def _bring(self, offset: int, buffer: memoryview, wanted: str | None) -> str:
         for _ in range(_ATTEMPTS):
             self._read(self._name, offset, buffer)
-            found = digest(buffer)
+            found = checksum([buffer])
             if wanted is None or found == wanted:
                 return found
             logger.warning("the block at byte %d of %s arrived damaged", offset, self._name)
@@ -263,22 +284,14 @@ class _Arriving:
             " was written"
         )
 
-    def _opened(self) -> int:
+    def _make(self) -> None:
         with self._lock:
-            if self._descriptor is None:
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+            if not self._made:
                 self._there = self._partial.is_file()
-                self._descriptor = os.open(self._partial, flags, 0o666)
-                os.ftruncate(self._descriptor, self._size)
-            return self._descriptor
+                with open(self._partial, "ab") as file:
+                    file.truncate(self._size)
+                self._made = True
 
     def finish(self) -> None:
-        self._opened()
-        self.close()
+        self._make()
         os.replace(self._partial, self._target)
-
-    def close(self) -> None:
-        with self._lock:
-            descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
