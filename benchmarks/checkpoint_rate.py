@@ -85,10 +85,9 @@ def as_markdown(found: dict[str, list[float]], mebibytes: int, place: str, load:
         "|---|--:|--:|",
     ]
     for name, values in rates.items():
-        middle = statistics.median(values)
-        lines.append(
-            f"| {name} | {middle:.0f} ({min(values):.0f} to {max(values):.0f}) | {middle / base:.2f} |"
-        )
+        times = statistics.median(one / base for one, base in zip(values, rates[NAMES[0]], strict=True))
+        middle = f"{statistics.median(values):.0f} ({min(values):.0f} to {max(values):.0f})"
+        lines.append(f"| {name} | {middle} | {times:.2f} |")
     return "\n".join(lines) + "\n"
 
 
