@@ -1,36 +1,36 @@
-"""The ranks of a distributed training as threads of one process, which talk as processes do."""
+"""The processes of a distributed training as threads of one, with their real connections."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TypeVar
 
-from determined.core import DistributedContext
+from determined import core
 from support.cluster import free_port
 
 T = TypeVar("T")
 
-DEADLINE = 60.0
+DEADLINE = 30.0
 
 
-def on_ranks(size: int, run: Callable[[DistributedContext], T]) -> Sequence[T | BaseException]:
+def on_ranks(size: int, run: Callable[[core.DistributedContext], T]) -> Sequence[T | BaseException]:
     """What each rank returned, or the error that it raised. All are on one machine."""
-    port = free_port()  # nobody listens there: it tells these ranks from those of other tests
+    pub_port, pull_port = free_port(), free_port()
 
-    def rank(number: int) -> T:
-        distributed = DistributedContext(
-            rank=number,
+    def started(rank: int) -> T:
+        distributed = core.DistributedContext(
+            rank=rank,
             size=size,
-            local_rank=number,
+            local_rank=rank,
             local_size=size,
             cross_rank=0,
             cross_size=1,
-            pub_port=port,
+            pub_port=pub_port,
+            pull_port=pull_port,
         )
-        try:
+        with closing(distributed):
             return run(distributed)
-        finally:
-            distributed.close()
 
     with ThreadPoolExecutor(size) as pool:
-        running = [pool.submit(rank, number) for number in range(size)]
+        running = [pool.submit(started, rank) for rank in range(size)]
         return [future.exception(DEADLINE) or future.result() for future in running]

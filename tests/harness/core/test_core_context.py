@@ -380,6 +380,27 @@ def _completed(context: core.Context) -> list[core.SearcherOperation]:
     return operations
 
 
+def test_in_a_task_that_is_no_trial_the_same_code_runs(
+    trial: StubMaster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("DET_TASK_TYPE", "NOTEBOOK")
+    caplog.set_level(logging.INFO, "determined")
+    with core.init(checkpoint_storage=tmp_path / "notebook") as context:
+        assert context.info is not None
+        assert context.info.task_type == "NOTEBOOK"
+        context.train.report_validation_metrics(3, {"loss": math.nan})
+        context.train.report_early_exit(core.EarlyExitReason.USER_REQUESTED_STOP)
+        context.alert("look")
+        with context.checkpoint.store_path() as (path, uuid):
+            (path / "f").write_text("f")
+        context.checkpoint.delete(uuid)
+        assert context.preempt.should_preempt() is False
+    with pytest.raises(det.InvalidHP), core.init(checkpoint_storage=tmp_path / "notebook"):
+        raise det.InvalidHP
+    assert trial.requests == []
+    assert "validation metrics after 3 steps: {'loss': 'NaN'}" in caplog.text
+
+
 def test_without_a_place_checkpoints_go_to_the_users_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

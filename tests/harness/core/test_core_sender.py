@@ -3,6 +3,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from determined.core._sender import ReportSender
 
@@ -170,3 +172,28 @@ def test_a_report_waits_for_no_slow_master(sender_of: MakeSender, place: Place) 
         sender.put(i)
     assert time.monotonic() - began < 1  # some microseconds each; a wait for the master would be for ever
     assert place.arrived == []
+
+
+@given(
+    st.lists(st.sampled_from(["put", "urgent", "drain", "pause"]), max_size=40), st.sampled_from([0.0, 0.01])
+)
+@settings(max_examples=40, deadline=None)
+def test_whatever_is_called_when_each_report_arrives_once_and_in_order(
+    calls: list[str], period: float
+) -> None:
+    place = Place()
+    sender = ReportSender(place.deliver, period=period, capacity=5)
+    sender.start()
+    put = 0
+    for call in calls:
+        match call:
+            case "drain":
+                sender.drain()
+                assert place.arrived == list(range(put))
+            case "pause":
+                time.sleep(0.001)
+            case _:
+                sender.put(put, urgent=call == "urgent")
+                put += 1
+    sender.close()
+    assert place.arrived == list(range(put))

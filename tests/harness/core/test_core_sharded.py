@@ -16,6 +16,7 @@ from determined.core import DistributedContext
 from determined.core._checkpoint import CheckpointContext, DummyCheckpointContext
 from determined.core._sharded import check_names, merged_metadata
 from determined.errors import CheckpointNotFound, StorageError
+from harness.core.rank_processes import ranks
 from harness.core_stub_master import StubMaster
 from harness.ranks import on_ranks
 
@@ -229,3 +230,40 @@ def test_metadata_is_merged_or_refused_whatever_the_order(a: Mapping[str, Any], 
     assert outcome(a, b) == outcome(b, a)
     assert outcome(a, a) == a
     assert outcome(a, {}) == a
+
+
+# Over real processes: two machines with two each, of which one dies
+
+SAVE_AND_LOAD = """
+distributed = core.DistributedContext.from_torch_distributed()
+store, rank = str(out.parent / "store"), distributed.rank
+with core.init(distributed=distributed, checkpoint_storage=store) as context:
+    with context.checkpoint.store_path({"steps_completed": 3, "by": {str(rank): True}}, shard=True) as (path, uuid):
+        (path / f"part-{rank}").write_text(str(rank))
+    with context.checkpoint.restore_path(uuid) as path:
+        found = sorted(p.name for p in path.iterdir() if not p.name.startswith("."))
+    assert context.checkpoint.get_metadata(uuid)["by"] == {str(i): True for i in range(4)}
+    try:
+        context.checkpoint.upload(path, {"steps_completed": 4}, shard=True)
+    except ValueError as e:
+        assert "both bring 'part-0'" in str(e), e
+    distributed.allgather(None)
+    out.write_text(" ".join([uuid, *found]))
+    try:
+        with context.checkpoint.store_path({"steps_completed": 5}, shard=True) as (path, uuid):
+            (path / f"part-{rank}").write_text(str(rank))
+            if rank == 3:
+                os.kill(os.getpid(), signal.SIGKILL)
+    except DistributedError as e:
+        assert "rank 3 is gone" in str(e), e
+"""
+
+
+def test_over_real_processes_of_two_machines(tmp_path: Path) -> None:
+    with ranks(tmp_path, SAVE_AND_LOAD, 4, machines=2) as running:
+        assert running.codes() == [0, 0, 0, -9], [running.said(rank) for rank in range(4)]
+    told = {(tmp_path / f"out-{rank}").read_text() for rank in range(4)}
+    [said] = told
+    uuid, *found = said.split()
+    assert found == ["metadata.json", "part-0", "part-1", "part-2", "part-3"]
+    assert [p.name for p in (tmp_path / "store").iterdir()] == [uuid]
