@@ -38,12 +38,9 @@ class TrialContext:
 
         A hyperparameter that the search would choose has the first of its values, or the least.
         """
-        return cls(
-            local_context(),
-            hparams=example_hparams(config.get("hyperparameters") or {}),
-            exp_conf=ExperimentConfig(config),
-            trial_seed=ExperimentConfig(config).experiment_seed(),
-        )
+        exp_conf = ExperimentConfig(config)
+        hparams = example_hparams(config.get("hyperparameters") or {})
+        return cls(local_context(), hparams=hparams, exp_conf=exp_conf, trial_seed=exp_conf.experiment_seed())
 
     def get_experiment_config(self) -> dict[str, Any]:
         return self._exp_conf

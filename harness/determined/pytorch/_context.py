@@ -1,6 +1,5 @@
 """What a PyTorchTrial gets from outside: hyperparameters, device, position, and the wrapping of its parts."""
 
-import difflib
 import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch.profiler
 from torch.optim.lr_scheduler import LRScheduler as TorchLRScheduler
 
 from determined import core
+from determined._trial_context import TrialContext
 from determined.errors import TrialError
 from determined.pytorch._data import to_device
 from determined.pytorch._experimental import PyTorchExperimentalContext
@@ -34,7 +34,7 @@ T = TypeVar("T")
 ClipGrads = Callable[[list[torch.nn.Parameter]], object]
 
 
-class PyTorchTrialContext:
+class PyTorchTrialContext(TrialContext):
     """The surroundings of a PyTorchTrial; made by `pytorch.init()`.
 
     `device`: where models and batches go. `models`, `optimizers`: what was wrapped, in order.
@@ -51,15 +51,11 @@ class PyTorchTrialContext:
     ) -> None:
         if aggregation_frequency < 1:
             raise ValueError(f"aggregation_frequency is {aggregation_frequency}: it must be at least 1")
-        self._core = core_context
-        self._hparams = hparams
-        self._exp_conf = exp_conf
-        self._trial_seed = trial_seed
+        super().__init__(core_context, hparams=hparams, exp_conf=exp_conf, trial_seed=trial_seed)
         self._aggregation_frequency = aggregation_frequency
         optimizations = exp_conf.get("optimizations") or {}
         self._average_aggregated_gradients = optimizations.get("average_aggregated_gradients", True)
         self.device = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-        self.distributed = core_context.distributed
         self.experimental = PyTorchExperimentalContext(self)
         self.models: list[torch.nn.Module] = []
         self.optimizers: list[torch.optim.Optimizer] = []
@@ -74,7 +70,6 @@ class PyTorchTrialContext:
         self._profiler: torch.profiler.profile | None = None
         self._batch_idx: int | None = None
         self._epoch_length: int | None = None
-        self._stop_requested = False
 
     # Wrapping
 
@@ -335,47 +330,6 @@ class PyTorchTrialContext:
             )
         return per_slot
 
-    def get_hparams(self) -> dict[str, Any]:
-        """The trial's hyperparameters, nested as in the config."""
-        return self._hparams
-
-    def get_hparam(self, name: str) -> Any:
-        """One hyperparameter. Raises TrialError, with the nearest name, when there is none such."""
-        try:
-            return self._hparams[name]
-        except KeyError:
-            near = difflib.get_close_matches(name, self._hparams, 1)
-            hint = (
-                f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(self._hparams) or 'none'}"
-            )
-            raise TrialError(f"there is no hyperparameter {name!r}; {hint}") from None
-
-    def get_experiment_config(self) -> dict[str, Any]:
-        return self._exp_conf
-
-    def get_data_config(self) -> dict[str, Any]:
-        """The experiment config's `data`."""
-        return self._exp_conf.get("data") or {}
-
-    def get_experiment_id(self) -> int:
-        """The experiment's id; 0 where no trial runs."""
-        return self._core.info.trial.experiment_id if self._on_cluster else 0  # type: ignore[union-attr]
-
-    def get_trial_id(self) -> int:
-        """The trial's id; 0 where no trial runs."""
-        return self._core.info.trial.trial_id if self._on_cluster else 0  # type: ignore[union-attr]
-
-    def get_trial_seed(self) -> int:
-        return self._trial_seed
-
-    def get_initial_batch(self) -> int:
-        """How many batches of this trial were trained on before this process began."""
-        return self._core.info.trial._steps_completed if self._on_cluster else 0  # type: ignore[union-attr]
-
-    @property
-    def _on_cluster(self) -> bool:
-        return self._core.info is not None and self._core.info.task_type == "TRIAL"
-
     # Position
 
     def current_train_batch(self) -> int:
@@ -400,15 +354,6 @@ class PyTorchTrialContext:
         if self._epoch_length is None:
             raise TrialError("the length of an epoch is not known before the training begins")
         return self._epoch_length
-
-    def set_stop_requested(self, stop_requested: bool) -> None:
-        """Ask the trainer to save a checkpoint and end the training after the current batch."""
-        if not isinstance(stop_requested, bool):
-            raise TypeError(f"set_stop_requested() takes True or False, not {stop_requested!r}")
-        self._stop_requested = stop_requested
-
-    def get_stop_requested(self) -> bool:
-        return self._stop_requested
 
 
 def optimizer_parameters(optimizer: torch.optim.Optimizer) -> list[torch.nn.Parameter]:

@@ -2,10 +2,13 @@
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from determined._experiment_config import ExperimentConfig
 from determined._import import import_class, import_from_path
+from determined._trial_context import example_hparams
 from determined.core._context import local_context
 from determined.errors import StorageError
 from determined.pytorch import _saved
@@ -19,6 +22,10 @@ class CheckpointLoadContext(PyTorchTrialContext):
     def __init__(self, hparams: dict[str, Any] | None = None, exp_conf: dict[str, Any] | None = None) -> None:
         # Never started: there is nothing to report and nothing to be preempted by.
         super().__init__(local_context(), hparams=hparams or {}, exp_conf=exp_conf or {}, trial_seed=0)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        return cls(example_hparams(config.get("hyperparameters") or {}), ExperimentConfig(config))
 
 
 def load_trial_from_checkpoint_path(

@@ -183,6 +183,16 @@ def test_a_trial_class_can_be_tried_with_a_config_alone(monkeypatch: pytest.Monk
         context.set_stop_requested("yes")  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("kind", ["PyTorchTrialContext", "CheckpointLoadContext"])
+def test_so_can_a_pytorch_trial(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from determined import pytorch
+
+    monkeypatch.delenv("DET_ALLOCATION_ID", raising=False)
+    context = getattr(pytorch, kind).from_config(CONFIG)
+    assert isinstance(context, det.TrialContext)
+    assert (context.get_hparam("batch"), context.get_data_config()) == (8, {"url": "here"})
+
+
 def test_in_a_trial_the_context_knows_it(trial: StubMaster) -> None:
     with core.init() as core_context:
         context = det.TrialContext(core_context, hparams={}, exp_conf={}, trial_seed=77)
