@@ -16,6 +16,7 @@ REPO = Path(__file__).resolve().parents[1]
     [
         ("search_events.py", ["--trials", "4", "8", "--methods", "random", "grid"]),
         ("checkpoint_rate.py", ["--mebibytes", "4"]),
+        pytest.param("profiler_cost.py", ["--seconds", "1"], marks=pytest.mark.full),
         pytest.param(
             "master_scale.py", ["--ended", "2", "--running", "1", "--search", "20"], marks=pytest.mark.full
         ),

@@ -34,8 +34,8 @@ _NONCE = 32
 _HELLO = struct.Struct(">QQ")  # the index of a process in the group, and the size of the group
 _LENGTH = struct.Struct(">Q")
 _FAILED = "failed"
-# A peer that does not answer for 30 s, and then not for six probes, is gone.
-_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 6}
+# A machine that does not answer for a minute is gone: 30 s and six probes, or what was sent to it and not received (ms).
+_PATIENCE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 6, "TCP_USER_TIMEOUT": 60_000}
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,10 @@ class UnixAddress:
 
 
 Address = TcpAddress | UnixAddress
+Buffer = bytes | bytearray
+_Message = tuple[
+    str, int, list[Buffer]
+]  # an operation, how many there were before, and parts that are pickled
 
 
 class Star:
@@ -201,16 +205,16 @@ class Star:
             "this process was forked from one that belongs to a distributed training: it does not itself"
         )
 
-    # Messages: an operation, how many there were before, and parts that are pickled already
+    # Messages
 
     def _begin(self) -> None:
         if self._error is not None:
             raise DistributedError(self._error)
         self._calls += 1
 
-    def _collect(self, operation: str, mine: bytes) -> list[bytes]:
+    def _collect(self, operation: str, mine: Buffer) -> list[Buffer]:
         """The hub: one part of each process."""
-        parts: dict[int, bytes] = {0: mine}
+        parts: dict[int, Buffer] = {0: mine}
         with selectors.DefaultSelector() as selector:
             for index, peer in self._peers.items():
                 selector.register(peer, selectors.EVENT_READ, index)
@@ -220,31 +224,30 @@ class Star:
                     selector.unregister(ready.fileobj)
         return [parts[index] for index in range(self._size)]
 
-    def _send_all(self, operation: str, parts: list[bytes]) -> None:
+    def _send_all(self, operation: str, parts: Sequence[Buffer]) -> None:
         for index in self._peers.copy():
             self._send(index, operation, parts)
 
-    def _send(self, index: int, operation: str, parts: list[bytes]) -> None:
-        message = pickle.dumps((operation, self._calls, parts))
+    def _send(self, index: int, operation: str, parts: Sequence[Buffer]) -> None:
         try:
-            _send_message(self._peers[index], message)
+            _send_message(self._peers[index], operation, self._calls, parts)
         except OSError as e:
             # What the other had to say before it left explains more.
             with contextlib.suppress(OSError, EOFError):
-                self._check(index, operation, pickle.loads(_receive_message(self._peers[index])))
+                self._check(index, operation, _receive_message(self._peers[index]))
             self._fail(self._gone(index, operation), e)
 
-    def _receive(self, index: int, operation: str) -> list[bytes]:
+    def _receive(self, index: int, operation: str) -> list[Buffer]:
         try:
-            message = pickle.loads(_receive_message(self._peers[index]))
+            message = _receive_message(self._peers[index])
         except (OSError, EOFError) as e:
             self._fail(self._gone(index, operation), e)
         return self._check(index, operation, message)
 
-    def _check(self, index: int, operation: str, message: tuple[str, int, list[Any]]) -> list[bytes]:
+    def _check(self, index: int, operation: str, message: _Message) -> list[Buffer]:
         theirs, call, parts = message
         if theirs == _FAILED:
-            self._fail(str(parts[0]))
+            self._fail(bytes(parts[0]).decode())
         if (theirs, call) != (operation, self._calls):
             self._fail(
                 f"rank {self._ranks[self._index]} calls {operation}() as call {self._calls}, and rank "
@@ -264,7 +267,7 @@ class Star:
         for peer in self._peers.values():
             with contextlib.suppress(OSError):
                 peer.settimeout(1.0)
-                _send_message(peer, pickle.dumps((_FAILED, self._calls, [text])))
+                _send_message(peer, _FAILED, self._calls, [text.encode()])
         self.close()
         raise DistributedError(text) from cause
 
@@ -359,7 +362,7 @@ class Star:
         if not hmac.compare_digest(answer, self._proof(b"hub", nonce, about)):
             raise DistributedError(f"what listens at {self._address} does not belong to this training")
 
-    def _proof(self, role: bytes, nonce: bytes, about: bytes) -> bytes:
+    def _proof(self, role: bytes, nonce: Buffer, about: Buffer) -> bytes:
         return hmac.digest(self._key, role + nonce + about, "sha256")
 
 
@@ -379,7 +382,7 @@ def _ready(connection: socket.socket) -> socket.socket:
     if connection.family != socket.AF_UNIX:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _KEEPALIVE.items():
+        for name, value in _PATIENCE.items():
             if hasattr(socket, name):
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
     return connection
@@ -397,16 +400,27 @@ def _has_ended(connection: socket.socket) -> bool:
         connection.setblocking(True)
 
 
-def _send_message(connection: socket.socket, message: bytes) -> None:
-    connection.sendall(_LENGTH.pack(len(message)) + message)
+def _send_message(connection: socket.socket, operation: str, call: int, parts: Sequence[Buffer]) -> None:
+    head = pickle.dumps((operation, call, [len(part) for part in parts]))
+    small = b"".join([_LENGTH.pack(len(head)), head, *(parts if _are_small(parts) else ())])
+    connection.sendall(small)
+    if not _are_small(parts):
+        for part in parts:  # not put together first: they may be large
+            connection.sendall(part)
 
 
-def _receive_message(connection: socket.socket) -> bytes:
+def _are_small(parts: Sequence[Buffer]) -> bool:
+    return sum(len(part) for part in parts) <= 1 << 16
+
+
+def _receive_message(connection: socket.socket) -> _Message:
+    """Raises EOFError when the connection ends before."""
     [length] = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
-    return _receive_exactly(connection, length)
+    operation, call, sizes = pickle.loads(_receive_exactly(connection, length))
+    return operation, call, [_receive_exactly(connection, size) for size in sizes]
 
 
-def _receive_exactly(connection: socket.socket, size: int) -> bytes:
+def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
     """Raises EOFError when the connection ends before."""
     content = bytearray(size)
     view = memoryview(content)
@@ -415,4 +429,4 @@ def _receive_exactly(connection: socket.socket, size: int) -> bytes:
         if count == 0:
             raise EOFError
         view = view[count:]
-    return bytes(content)
+    return content
