@@ -24,7 +24,7 @@ from e2e.invariants import every_acknowledged_report_is_kept, every_line_is_in_t
 from e2e.trials import WITNESS, hyperparameters, searcher, witness_config
 from support.cluster import wait_for
 
-STEPS, ROUNDS = 6, 50  # rounds for each database
+STEPS, ROUNDS, CONTINUED = 6, 50, 10  # rounds for each database
 SEARCHES: list[dict[str, Any]] = [
     {"name": "random", "max_trials": 5, "max_concurrent_trials": 3},
     {"name": "grid"},
@@ -119,6 +119,41 @@ def test_kills_at_random_moments(place: Place, last_round: list[int], seed: int)
         error.add_note(f"seed {seed} fails; what was killed: {', '.join(killer.story)}")
         raise
     last_round.append(experiment_id)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(1000, 1000 + CONTINUED))
+def test_kills_around_a_continuation(place: Place, seed: int) -> None:
+    """The user ends the search under way, and continues it, twice; whatever is killed meanwhile."""
+    rng = random.Random(seed)
+    cluster = place.cluster
+    killer = Killer(place, rng)
+    config = witness_config(
+        place.side,
+        searcher=searcher(**rng.choice(SEARCHES[:2])),
+        hyperparameters=hyperparameters(
+            steps=STEPS, rate={"type": "double", "minval": 0.1, "maxval": 0.9, "count": 4}
+        ),
+        max_restarts=20,
+    )
+    experiment_id = cluster.create(config, {"train.py": WITNESS})
+    path = f"/api/v1/experiments/{experiment_id}"
+    try:
+        for _ in range(2):
+            killer.strike()
+            verb = rng.choice(["cancel", "kill"])
+            cluster.post(f"{path}/{verb}")
+            killer.story.append(verb)
+            killer.strike()
+            if cluster.wait_for_end(experiment_id) == "CANCELED":
+                cluster.post("/api/v1/experiments/continue", {"id": experiment_id})
+                killer.story.append("continue")
+            killer.strike()
+        assert cluster.wait_for_end(experiment_id) == "COMPLETED"
+        _nothing_is_lost_and_nothing_is_twice(place, experiment_id, killer)
+    except AssertionError as error:
+        error.add_note(f"seed {seed} fails; what happened: {', '.join(killer.story)}")
+        raise
 
 
 def _nothing_is_lost_and_nothing_is_twice(place: Place, experiment_id: int, killer: Killer) -> None:
