@@ -6,15 +6,22 @@ from typing import ClassVar
 
 from detlab_master.api.base import ApiHandler, Rule
 from detlab_master.api.encode import workspaces as encode
+from detlab_master.api.encode.wire import Object
 from detlab_master.api.paging import Paging, ordered
 from detlab_master.core.errors import NotFound
-from detlab_master.core.permissions import Access, Kind
+from detlab_master.core.permissions import Access, Kind, may_see
+from detlab_master.core.records import Template
 from detlab_master.engine.destinations import UNCATEGORIZED
 
 _SORTS = ("NAME",)
 
 
-class Templates(ApiHandler):
+class TemplateHandler(ApiHandler):
+    def shown(self, template: Template) -> Object:
+        return encode.template(template, secrets=may_see(self.principal, template.owner_id))
+
+
+class Templates(TemplateHandler):
     rules: ClassVar = {"GET": Rule(Access.SIGNED_IN)}
 
     async def get(self) -> None:
@@ -28,10 +35,10 @@ class Templates(ApiHandler):
             if part in template.name.casefold() and (not workspaces or template.workspace_id in workspaces)
         ]
         page, pagination = paging.cut(ordered(found, lambda one: one.name, paging.descending))
-        self.reply({"templates": [encode.template(one) for one in page], "pagination": pagination})
+        self.reply({"templates": [self.shown(one) for one in page], "pagination": pagination})
 
 
-class OneTemplate(ApiHandler):
+class OneTemplate(TemplateHandler):
     rules: ClassVar = {
         "GET": Rule(Access.SIGNED_IN),
         "POST": Rule(Access.SIGNED_IN),
@@ -43,7 +50,7 @@ class OneTemplate(ApiHandler):
         found = await self.read(self.services.store.templates.get, template_name)
         if found is None:
             raise NotFound(f"template '{template_name}' not found")
-        self.reply({"template": encode.template(found)})
+        self.reply({"template": self.shown(found)})
 
     async def post(self, template_name: str) -> None:
         fields = await self.fields()
@@ -55,13 +62,13 @@ class OneTemplate(ApiHandler):
             fields.integer("workspaceId", 0) or UNCATEGORIZED,
             fields.object("config"),
         )
-        self.reply({"template": encode.template(created)})
+        self.reply({"template": self.shown(created)})
 
     async def patch(self, template_name: str) -> None:
         """The body is the configuration itself."""
         config = await self.object()
         edited = await self.services.templates.set_config(template_name, config)
-        self.reply({"template": encode.template(edited)})
+        self.reply({"template": self.shown(edited)})
 
     async def delete(self, template_name: str) -> None:
         await self.services.templates.delete(template_name)

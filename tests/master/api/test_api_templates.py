@@ -10,6 +10,7 @@ from master.api.rig import CONFIG, Answer, Rig
 from master.api.test_api_workspaces import make, make_project
 
 V1 = "/api/v1"
+MASKED = {"access_key": "********", "secret_key": "********"}
 
 
 async def put(rig: Rig, path: str, config: Any, by: str = "alice", **fields: Any) -> Answer:
@@ -40,6 +41,20 @@ async def test_a_template_from_its_start_to_its_end(rig: Rig) -> None:
     assert (await rig.call("DELETE", f"{V1}/templates/gpus")).json == {}
     for method in ("GET", "PATCH", "DELETE"):
         assert (await rig.call(method, f"{V1}/templates/gpus")).error == "template 'gpus' not found"
+
+
+async def test_keys_of_a_storage_are_its_makers(rig: Rig) -> None:
+    storage = {"type": "s3", "bucket": "b", "access_key": "id", "secret_key": "a-secret"}
+    await put(rig, "bucket", {"checkpoint_storage": storage})
+    for by, shown in (("alice", storage), ("admin", storage), ("bob", storage | MASKED)):
+        one = (await rig.call("GET", f"{V1}/templates/bucket", by=by)).json["template"]
+        (listed,) = (await rig.call("GET", f"{V1}/templates", by=by)).json["templates"]
+        assert one == listed and one["config"]["checkpoint_storage"] == shown
+    answer = await rig.call(
+        "POST", f"{V1}/experiments", {"config": CONFIG, "activate": False, "template": "bucket"}, by="bob"
+    )
+    used = answer.json["experiment"]["config"]["checkpoint_storage"]
+    assert used["secret_key"] == "a-secret", "who uses a template gets what is in it"
 
 
 async def test_lists(rig: Rig) -> None:

@@ -87,6 +87,9 @@ def project(view: ProjectView) -> Object:
     }
 
 
-def template(record: Template) -> Object:
-    """v1Template."""
-    return {"name": record.name, "config": record.config, "workspaceId": record.workspace_id}
+def template(record: Template, *, secrets: bool) -> Object:
+    """v1Template. Without `secrets` the keys of its checkpoint storage are masked; who uses it gets them all the same."""
+    config, storage = record.config, record.config.get("checkpoint_storage")
+    if not secrets and isinstance(storage, dict):
+        config = {**config, "checkpoint_storage": without_secrets(storage)}
+    return {"name": record.name, "config": config, "workspaceId": record.workspace_id}
