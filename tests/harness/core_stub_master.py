@@ -137,7 +137,9 @@ class StubMaster:
                 return 404, {"error": {"code": 5, "reason": "NotFound", "error": "no validation yet"}}
             return 200, {"metric": self.best_metric}
         if "/checkpoints/" in path:
-            return 200, {"checkpoint": {"uuid": path.rsplit("/", 1)[1], "metadata": {"steps_completed": 3}}}
+            uuid = path.rsplit("/", 1)[1]
+            reported = [body["metadata"] for body in self.sent("/checkpoints") if body.get("uuid") == uuid]
+            return 200, {"checkpoint": {"uuid": uuid, "metadata": [{"steps_completed": 3}, *reported][-1]}}
         if path.endswith("/metadata") and request.method == "GET":
             return 200, {"metadata": {"a": 1}}
         return 200, {}

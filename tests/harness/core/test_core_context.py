@@ -100,7 +100,7 @@ def test_a_checkpoint_is_reported_after_the_metrics_before_it_and_when_it_is_com
         assert (report["taskId"], report["allocationId"], report["storageId"]) == ("1.task", "1.task.1", 7)
         with context.checkpoint.restore_path(uuid) as restored:
             assert (restored / "sub" / "weights").read_text() == "12345"
-        assert context.checkpoint.get_metadata(uuid) == {"steps_completed": 3}
+        assert context.checkpoint.get_metadata(uuid) == {"steps_completed": 29}
         context.checkpoint.delete(uuid)
         assert trial.sent("/checkpoints")[-1] == {
             "checkpoints": [{"uuid": uuid, "resources": {"resources": {}}}]
