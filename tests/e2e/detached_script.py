@@ -59,6 +59,13 @@ while how.startswith("wait") and not (side / f"{name}.go").exists():
 match how:
     case "wait-and-fail" | "fail":
         raise ValueError("the data is bad")
+    case "finally":
+        try:
+            raise ValueError("the data is bad")
+        finally:
+            core_v2.close()
+    case "exit":
+        sys.exit(3)
     case "interrupt":
         raise KeyboardInterrupt
     case "close":

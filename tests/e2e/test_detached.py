@@ -17,7 +17,7 @@ import pytest
 
 from e2e.conftest import Place, running_place
 from e2e.trials import script_config
-from support.cluster import PASSWORD, wait_for
+from support.cluster import PASSWORD, REPO, wait_for
 
 SCRIPT = Path(__file__).with_name("detached_script.py")
 SILENCE = 3.0  # seconds
@@ -57,20 +57,25 @@ class Script:
         return self.process.communicate(timeout=60)
 
 
-@contextmanager
-def script(place: Place, name: str, steps: int, how: str = "end") -> Iterator[Script]:
-    for suffix in ("json", "go"):
-        (place.side / f"{name}.{suffix}").unlink(missing_ok=True)
-    environment = {
+def laptop(place: Place) -> dict[str, str]:
+    """The environment of a user's own machine."""
+    return {
         **place.cluster.environment,
         "DET_MASTER": place.cluster.url,
         "DET_USER": "determined",
         "DET_PASS": PASSWORD,
         "DET_DEBUG_CONFIG_PATH": str(place.cluster.folder / "laptop"),
+        "XDG_DATA_HOME": str(place.cluster.folder / "laptop"),
     }
+
+
+@contextmanager
+def script(place: Place, name: str, steps: int, how: str = "end") -> Iterator[Script]:
+    for suffix in ("json", "go"):
+        (place.side / f"{name}.{suffix}").unlink(missing_ok=True)
     command = [sys.executable, str(SCRIPT), str(place.side), name, str(steps), how]
     process = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, env=laptop(place), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
         yield Script(place, process, name)
@@ -78,6 +83,24 @@ def script(place: Place, name: str, steps: int, how: str = "end") -> Iterator[Sc
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def test_the_example_of_the_docs(place: Place) -> None:
+    ended = subprocess.run(
+        [sys.executable, str(REPO / "examples" / "detached.py")],
+        env=laptop(place),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "step 200: y = 3.0" in ended.stdout or "step 200: y = 2.9" in ended.stdout
+    (shown,) = (
+        one for one in place.cluster.get("/api/v1/experiments")["experiments"] if "line" in one["name"]
+    )
+    assert (shown["state"], shown["checkpointCount"]) == ("STATE_COMPLETED", 4)
+    (trial,) = place.cluster.trials(shown["id"])
+    assert trial["searcherMetricValue"] < 0.1
 
 
 def states(place: Place, experiment: int) -> tuple[str, str]:
@@ -127,7 +150,10 @@ def test_killed_and_started_again_it_goes_on_from_its_checkpoint(place: Place) -
 
 @pytest.mark.parametrize(
     ("how", "state", "code"),
-    [("end", "COMPLETED", 0), ("close", "COMPLETED", 0), ("fail", "ERROR", 1), ("interrupt", "CANCELED", -2)],
+    [
+        *(("end", "COMPLETED", 0), ("close", "COMPLETED", 0), ("fail", "ERROR", 1)),
+        *(("finally", "ERROR", 1), ("exit", "ERROR", 3), ("interrupt", "CANCELED", -2)),
+    ],
 )
 def test_the_trial_ends_as_the_script(place: Place, how: str, state: str, code: int) -> None:
     with script(place, how, 1, how) as running:
@@ -135,7 +161,7 @@ def test_the_trial_ends_as_the_script(place: Place, how: str, state: str, code: 
         _, err = running.ends()
         assert running.process.returncode in (code, 128 - code if code < 0 else code)
     assert states(place, found["experiment"]) == (f"STATE_{state}",) * 2
-    assert ("the data is bad" in err) == (how == "fail")
+    assert ("the data is bad" in err) == (how in ("fail", "finally"))
     log = place.cluster.logs(found["trial"])
     assert ("ValueError: the data is bad" in log) == (how == "fail")
 

@@ -51,7 +51,7 @@ profiler: ProfilerContext
 info: ClusterInfo
 
 _PARTS = ("train", "checkpoint", "preempt", "distributed", "searcher", "profiler", "info", "alert")
-_context: core.Context | None = None
+_current: core.Context | None = None
 _at_exit: AtExit | None = None
 
 
@@ -71,7 +71,7 @@ def init(
     The trial becomes COMPLETED, ERROR when an exception ended the script, CANCELED after Ctrl-C. The arguments are
     those of `init_context`. Called again, it closes what there was first.
     """
-    global _context, _at_exit
+    global _current, _at_exit
     close()
     context = init_context(
         config=config,
@@ -84,14 +84,17 @@ def init(
         tensorboard_mode=tensorboard_mode,
     )
     context.start()
-    _context, _at_exit = context, AtExit(context)
+    _current, _at_exit = context, AtExit(context)
     _at_exit.install()
 
 
 def close() -> None:
-    """Send what is still to be reported, and end the trial. Raises the error of a report that the master refused."""
-    global _context, _at_exit
-    ending, _context, _at_exit = _at_exit, None, None
+    """Send what is still to be reported, and end the trial: as COMPLETED, or as ERROR while an exception is under way.
+
+    Raises the error of a report that the master refused.
+    """
+    global _current, _at_exit
+    ending, _current, _at_exit = _at_exit, None, None
     if ending is not None:
         ending.close()
 
@@ -105,9 +108,9 @@ def url_reverse_webui_exp_view() -> str:
 
 
 def _initialized(what: str) -> core.Context:
-    if _context is None:
+    if _current is None:
         raise RuntimeError(f"core_v2.{what} is there after core_v2.init(), until core_v2.close()")
-    return _context
+    return _current
 
 
 def __getattr__(name: str) -> Any:

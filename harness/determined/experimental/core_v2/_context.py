@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from determined import core
 from determined._info import ClusterInfo, get_cluster_info
@@ -32,8 +32,10 @@ class Detached:
         self._session = session
         self._trial_id = info.trial.trial_id
         self._chief = rank == 0
-        self._heartbeat = Heartbeat(session.again(retries=0, read_timeout=None), self._trial_id)
-        self._logs = LogShipper(session.again(retries=END_RETRIES, read_timeout=None), info.task_id, rank)
+        self._beats = session.again(retries=0, read_timeout=None)
+        self._lines = session.again(retries=END_RETRIES, read_timeout=None)
+        self._heartbeat = Heartbeat(self._beats, self._trial_id)
+        self._logs = LogShipper(self._lines, info.task_id, rank)
         self._ended = False
 
     def start(self) -> None:
@@ -47,7 +49,8 @@ class Detached:
             return
         self._ended = True
         with contextlib.ExitStack() as stack:
-            stack.callback(self._session.close)
+            for session in (self._session, self._beats, self._lines):
+                stack.callback(session.close)
             if self._chief:
                 stack.callback(self._say, end)
             stack.callback(self._logs.close)
@@ -132,9 +135,8 @@ def init_context(
     Raises NotLoggedIn, MasterUnreachable or APIException (`determined.common.api.errors`).
     """
     settings = _config.chosen(config, defaults, unmanaged)
-    if (
-        checkpoint_storage is not None
-    ):  # in the experiment's configuration, so that others find the checkpoints, too
+    if checkpoint_storage is not None:
+        # In the experiment's configuration, so that others find the checkpoints, too.
         settings = replace(settings, checkpoint_storage=checkpoint_storage)
     running = get_cluster_info()
     if running is not None and running.task_type == "TRIAL":
@@ -146,8 +148,10 @@ def init_context(
         )
     distributed = distributed or DummyDistributedContext()
     session = _session(client)
+    detached = None
     try:
         info = _registered(session, settings, distributed)
+        detached = Detached(session, info, distributed.rank)
         return core_context.trial_context(
             info,
             lambda retries: session.again(retries=retries, read_timeout=None),
@@ -155,9 +159,11 @@ def init_context(
             info.trial._config["checkpoint_storage"],
             tensorboard_mode,
             lambda _: DummyPreemptContext(distributed, preempt_mode),
-            partial(DetachedContext, Detached(session, info, distributed.rank)),
+            partial(DetachedContext, detached),
         )
-    except BaseException:
+    except BaseException as error:
+        if detached is not None:
+            detached.close(end_of(error))
         session.close()
         raise
 
@@ -189,23 +195,36 @@ def _registered(session: api.Session, config: _config.Config, distributed: Distr
 
 
 class AtExit:
-    """Ends a context when the script does: as ERROR if an exception ended it."""
+    """Ends a context when the script does, and as that does: Python tells nobody with which code a process exits, so
+    uncaught exceptions and calls of `sys.exit` are listened to."""
 
     def __init__(self, context: core.Context) -> None:
         self._context = context
         self._end = End.COMPLETED
         self._hook = sys.excepthook
+        self._exit = sys.exit
 
     def install(self) -> None:
         sys.excepthook = self._failed
-        atexit.register(self.close)
+        sys.exit = self._exiting
+        atexit.register(self._script_ends)
 
     def close(self) -> None:
-        atexit.unregister(self.close)
+        """End the context now: COMPLETED, or what the exception says that is under way (`finally: close()`)."""
+        error = sys.exc_info()[1]
+        self._close(End.COMPLETED if error is None else end_of(error))
+
+    def _script_ends(self) -> None:
+        self._close(self._end)
+
+    def _close(self, end: End) -> None:
+        atexit.unregister(self._script_ends)
         if sys.excepthook == self._failed:
             sys.excepthook = self._hook
+        if sys.exit == self._exiting:
+            sys.exit = self._exit
         if isinstance(self._context, DetachedContext):
-            self._context.end(self._end)
+            self._context.end(end)
         else:
             self._context.close()
 
@@ -214,3 +233,7 @@ class AtExit:
     ) -> None:
         self._end = end_of(error)
         self._hook(kind, error, traceback)
+
+    def _exiting(self, status: Any = None, /) -> NoReturn:
+        self._end = end_of(SystemExit(status))
+        self._exit(status)
