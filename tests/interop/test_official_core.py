@@ -76,7 +76,8 @@ with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
     said["best"] = train.get_experiment_best_validation()
     train.set_metadata({"data": {"rows": 640}})
     said["run"] = train.get_metadata()
-    context.alert(title="half way", description="from a trial", level="info")
+    for level in ("debug", "info", "warn", "error"):
+        context.alert(title="half way", description=level, level=level)
     context.experimental.report_task_using_checkpoint(client.get_checkpoint(stored))
     said["user"] = client.whoami().username
     said["preempt"] = context.preempt.should_preempt()
@@ -191,6 +192,17 @@ def test_a_call_of_every_kind(ours: Cluster) -> None:
         answer = ours.request("GET", "/api/v1/trials/metrics/trial_metrics", params=query)
         batches = [json.loads(line)["result"]["metrics"] for line in answer.text.splitlines()]
         return [one for batch in batches for one in batch]
+
+    alerts = ours.request("GET", f"/api/v1/trials/{trial}/logs").text.splitlines()
+    lines = [json.loads(line)["result"] for line in alerts if "alert: half way" in line]
+    assert {(line["log"], line["level"]) for line in lines} == {
+        (f"alert: half way: {said_level}\n", f"LOG_LEVEL_{level}")
+        for said_level, level in zip(
+            ("debug", "info", "warn", "error"), ("DEBUG", "INFO", "WARNING", "ERROR"), strict=True
+        )
+    }
+    users = ours.get(f"/api/v1/checkpoints/{said['stored']}/metrics?metricGroup=inference")["metrics"]
+    assert [(one["trialId"], one["metrics"]["avg_metrics"]) for one in users] == [(trial, {"seconds": 0.5})]
 
     (training,) = reports("training")
     assert training["metrics"] == {

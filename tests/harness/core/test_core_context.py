@@ -5,8 +5,11 @@ import logging
 import math
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import determined as det
 from determined import core
@@ -346,6 +349,24 @@ def test_of_progress_and_status_the_newest_arrives(trial: StubMaster) -> None:
     assert trial.sent("/progress")[-1]["progress"] == 1
     assert trial.sent("/runner/metadata")[-1] == {"state": "step 100"}
     assert len(trial.requests) < 40
+
+
+PLAIN = st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3))
+VALUES = st.recursive(
+    PLAIN, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2), inner)
+)
+
+
+@given(st.dictionaries(st.text(max_size=3), VALUES, max_size=4))
+def test_any_metrics_become_json_with_nothing_lost_but_the_kind_of_a_special_number(metrics: Any) -> None:
+    def expected(value: Any) -> Any:
+        if isinstance(value, float) and not math.isfinite(value):
+            return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+        if isinstance(value, dict):
+            return {key: expected(item) for key, item in value.items()}
+        return [expected(item) for item in value] if isinstance(value, list) else value
+
+    assert json.loads(json.dumps(metrics_to_json(metrics), allow_nan=False)) == expected(metrics)
 
 
 def test_off_cluster_the_same_code_runs(
