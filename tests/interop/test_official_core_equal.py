@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
 from determined.experimental import Determined
 from interop.harness import config, first_trial, needs_namespaces
@@ -87,10 +86,11 @@ def said(ours: Cluster, trial_id: int) -> list[Any]:
 def charts(ours: Cluster, experiment_id: int) -> list[tuple[int, str, str]]:
     """Step, tag and value of all that TensorBoard reads in the experiment's files."""
     [folder] = Path(ours.master_folder, "checkpoints").glob(f"*/tensorboard/experiment/{experiment_id}")
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
     return sorted(
         (event.step, value.tag, str(value.simple_value))  # NaN is not equal to itself
         for path in folder.rglob("*tfevents*")
-        for event in LegacyEventFileLoader(str(path)).Load()
+        for event in loader.LegacyEventFileLoader(str(path)).Load()
         for value in event.summary.value
     )
 

@@ -5,12 +5,15 @@ one slot; it says so when the trial has more.
 """
 
 import argparse
+import os
 import sys
 from typing import NoReturn
 
 from determined._info import get_cluster_info
 from determined.errors import DeterminedError
 from determined.exec.launch import become, fail
+
+C10D_PORT = 29400  # where the processes of torch.distributed meet
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -34,9 +37,26 @@ def main(arguments: list[str] | None = None) -> NoReturn:
             f"the trial has {slots} slots, but this version of the launcher starts one process: "
             "set resources.slots_per_trial to 1"
         )
+    for name, value in _environment().items():
+        os.environ.setdefault(name, value)
     if command and command[0].endswith(".py"):
         command = [sys.executable, *command]
     become([sys.executable, "-m", "determined.exec.harness", given.trial] if given.trial else command)
+
+
+def _environment() -> dict[str, str]:
+    """What torchrun gives a process that trains alone: a script reads it whatever the number of slots."""
+    alone = {
+        "RANK": 0,
+        "LOCAL_RANK": 0,
+        "GROUP_RANK": 0,
+        "WORLD_SIZE": 1,
+        "LOCAL_WORLD_SIZE": 1,
+        "GROUP_WORLD_SIZE": 1,
+        "MASTER_PORT": os.environ.get("C10D_PORT", C10D_PORT),
+    }
+    hosts = {"MASTER_ADDR": "127.0.0.1", "DET_CHIEF_IP": "127.0.0.1"}
+    return {name: str(value) for name, value in alone.items()} | hosts | {"USE_TORCH_DISTRIBUTED": "True"}
 
 
 if __name__ == "__main__":

@@ -233,6 +233,20 @@ def test_the_launcher_runs_a_command_or_a_trial(master: StubMaster, tmp_path: Pa
     assert "give a command, or --trial" in err
 
 
+def test_a_script_asks_the_launcher_for_its_ranks_whatever_the_slots(
+    master: StubMaster, tmp_path: Path
+) -> None:
+    master.context = tar_gz(
+        {
+            "train.py": "from determined import core\n"
+            "d = core.DistributedContext.from_torch_distributed()\n"
+            "print(d.rank, d.size, d.allgather('me'))\n"
+        }
+    )
+    entrypoint = "python3 -m determined.launch.torch_distributed train.py"
+    assert finish(start(master, tmp_path, {"entrypoint": entrypoint})) == (0, "0 1 ['me']\n", "")
+
+
 @pytest.mark.parametrize(
     ("entrypoint", "argv"),
     [
