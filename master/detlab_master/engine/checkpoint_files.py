@@ -6,7 +6,7 @@ A storage may hang, such as a network folder whose server is away. Then these th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -91,6 +91,19 @@ class CheckpointFiles:
         path = (self._cluster_id, "tensorboard", "experiment", str(experiment.id))
         config = experiment.config["checkpoint_storage"]
         await self._in_thread(lambda: self._open(config, experiment).remove_tree(path))
+
+    async def remove_rest(self, experiment: Experiment, tasks: Collection[str]) -> None:
+        """Remove what an experiment that is deleted leaves beside its checkpoints.
+
+        Args:
+            tasks: of its trials: of checkpoints that they were writing when they were killed, there may be halves.
+
+        Raises:
+            StorageUnreachable: the storage does not let us.
+        """
+        await self.remove_tensorboard(experiment)
+        config = experiment.config["checkpoint_storage"]
+        await self._in_thread(lambda: self._open(config, experiment).remove_incomplete(tasks))
 
     def close(self) -> None:
         """Waits for what is being removed."""

@@ -142,13 +142,13 @@ class ExperimentDeletion:
                     raise
                 # Its script chose where they are; that the master has no way there must not keep the record for ever.
                 logger.info("experiment %d is deleted, files of it are not: %s", experiment.id, error)
+        trials, _ = await asyncio.to_thread(self._store.trials.find, experiment.id, None, Page())
         try:
-            await self._files.remove_tensorboard(experiment)
+            await self._files.remove_rest(experiment, {trial.task_id for trial in trials})
         except StorageUnreachable as error:
             if not (experiment.unmanaged or isinstance(error, StorageUnsupported)):
                 raise
             logger.warning("TensorBoard files of experiment %d may be left: %s", experiment.id, error)
-        trials, _ = await asyncio.to_thread(self._store.trials.find, experiment.id, None, Page())
         for first in range(0, len(trials), _TRIALS_AT_ONCE):
             await self._commit(*(DeleteTrial(trial.id) for trial in trials[first : first + _TRIALS_AT_ONCE]))
         await self._commit(DeleteExperiment(experiment.id))

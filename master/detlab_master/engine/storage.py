@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
@@ -51,6 +51,14 @@ class Storage(Protocol):
 
         Returns:
             What is left: path -> bytes, folders with a final "/"; without the manifest, which is no file of the user.
+
+        Raises:
+            StorageUnreachable: the storage is away, or does not let us.
+        """
+        ...
+
+    def remove_incomplete(self, tasks: Collection[str]) -> None:
+        """Remove what these tasks, which have ended for good, have left half-written.
 
         Raises:
             StorageUnreachable: the storage is away, or does not let us.

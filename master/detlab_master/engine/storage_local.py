@@ -11,12 +11,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Final
 
+from determined.common.storage.directory import INCOMPLETE
 from determined.common.storage.manifest import MANIFEST
 from detlab_master.core.errors import NotFound
 from detlab_master.core.records import Json
@@ -31,6 +33,9 @@ from detlab_master.engine.storage import (
 )
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_HALF_WRITTEN: Final = re.compile(
+    re.escape(INCOMPLETE) + r"(?P<owner>.+?)-(deleted-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+)
 _LEFT_OUT: Final = {errno.ELOOP, errno.ENOENT, errno.ENXIO}  # a link; gone; a socket
 
 
@@ -115,6 +120,19 @@ class LocalStorage:
             with contextlib.suppress(FileNotFoundError):
                 os.rmdir(name, dir_fd=root)
         return {}
+
+    def remove_incomplete(self, tasks: Collection[str]) -> None:
+        with self._explained(), self._opened_root() as root:
+            if root is None:
+                return
+            for name in os.listdir(root):
+                found = _HALF_WRITTEN.fullmatch(name)
+                if found is None or found["owner"] not in tasks:
+                    continue
+                with _opened(name, root) as folder:
+                    if folder is None or not self._owns(os.fstat(folder)):
+                        continue
+                shutil.rmtree(name, dir_fd=root)
 
     def remove_tree(self, path: Sequence[str]) -> None:
         with self._explained(), contextlib.ExitStack() as opened:

@@ -10,14 +10,14 @@ import contextlib
 import io
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import lru_cache
 from pathlib import PurePosixPath
 from typing import IO, Any, cast
 
 from determined.common.storage.bucket import Bucket, Found
 from determined.common.storage.manifest import MANIFEST, UNFINISHED
-from determined.common.storage.s3 import S3Storage
+from determined.common.storage.s3 import NOTES, S3Storage
 from determined.errors import CheckpointNotFound, StorageError
 from detlab_master.core.errors import NotFound
 from detlab_master.core.records import Json
@@ -100,6 +100,12 @@ class BucketStorage:
                 return {}
             self._bucket.delete(f"{name}/{path}" for path in sorted(doomed))
         return left
+
+    def remove_incomplete(self, tasks: Collection[str]) -> None:
+        with _explained():
+            owners = {found.name.split("/")[1] for found in self._bucket.list(f"{NOTES}/")}
+            for owner in owners & set(tasks):
+                S3Storage(self._bucket, owner=owner).remove_incomplete()
 
     def remove_tree(self, path: Sequence[str]) -> None:
         with _explained():

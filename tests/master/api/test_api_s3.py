@@ -97,6 +97,8 @@ async def test_a_policy_and_a_deletion(rig: Rig, things: Things, s3: S3Server, t
         save(things, one.uuid, tmp_path / one.uuid)
     board = f"{rig.store.cluster_id()}/tensorboard/experiment/{things.experiment.id}/trial/1/events"
     s3.write(f"{prefix}/{board}", b"x")
+    half = harness.from_config(things.experiment.config["checkpoint_storage"], owner=things.task.id)
+    half.add(tmp_path / good.uuid, "5f0c3f0a-2b5f-4c39-8f2e-5d3f4c0a1b2c")
     assert (await set_policy(rig, things, saveTrialBest=1)).status == 200
     await until(lambda: kept(rig, bad.uuid).state is CheckpointState.DELETED, "the bad one goes")
     await until(lambda: not any(name.startswith(bad.uuid) for name in s3.names(prefix)), "its files too")

@@ -27,6 +27,7 @@ OTHER = "1b0f3a52-3f52-4d0c-8f0e-6a3a0e6f4c11"
 class Place:
     master: Storage
     tasks: StorageManager
+    writer: Callable[[str], StorageManager]  # of a task
     names: Callable[[], list[str]]
 
 
@@ -40,7 +41,10 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
         def names() -> list[str]:
             return sorted(p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file())
 
-        return Place(LocalStorage(folder, uid), harness.DirectoryStorage(folder), names)
+        def writer(owner: str) -> StorageManager:
+            return harness.DirectoryStorage(folder, owner=owner)
+
+        return Place(LocalStorage(folder, uid), harness.DirectoryStorage(folder), writer, names)
     server: S3Server = request.getfixturevalue("s3")
     prefix = uuid.uuid4().hex
     config = server.config(prefix)
@@ -48,7 +52,12 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     def keys() -> list[str]:
         return [name for name in server.names(prefix) if not name.endswith("/")]
 
-    return Place(BucketStorage(config, None), harness.from_config(config), keys)
+    return Place(
+        BucketStorage(config, None),
+        harness.from_config(config),
+        lambda owner: harness.from_config(config, owner=owner),
+        keys,
+    )
 
 
 def write(place: Place, name: str, files: dict[str, bytes]) -> None:
@@ -111,6 +120,22 @@ def test_a_tree_is_removed(place: Place, tmp_path: Path) -> None:
     place.master.remove_tree(("c", "tensorboard", "experiment", "1"))
     place.master.remove_tree(("c", "tensorboard", "experiment", "1"))
     assert place.names() == ["c/tensorboard/experiment/12/trial/1/events"]
+
+
+def test_what_ended_tasks_left_half_written_is_removed(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "weights").write_bytes(b"x")
+    for owner, name in (("7.a-b", UUID), ("7.a-b", OTHER), ("7.a", OTHER)):
+        place.writer(owner).add(tmp_path / "source", name)
+    write(place, "2b0f3a52-3f52-4d0c-8f0e-6a3a0e6f4c11", {"weights": b"w"})
+    if isinstance(place.tasks, harness.DirectoryStorage) and os.geteuid() == 0:
+        for folder in place.tasks.base.glob(".incomplete-*"):
+            os.chown(folder, FIRST_TASK_UID, -1)
+    place.master.remove_incomplete({"7", "7.a-b", "8"})
+    left = [name for name in place.names() if not name.startswith("2b0f3a52")]
+    assert left and not any("7.a-b" in name or UUID in name for name in left), "the other task may be at work"
+    place.master.remove_incomplete({"7.a"})
+    assert all(name.startswith("2b0f3a52") for name in place.names())
 
 
 def test_half_a_checkpoint_is_no_checkpoint(s3: S3Server, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from determined.common.storage.base import Selector, checked_name
 from determined.common.storage.manifest import MANIFEST, Files, decode, encode, tell_missing
 from determined.errors import CheckpointNotFound, StorageError
 
-_INCOMPLETE = ".incomplete-"
+INCOMPLETE = ".incomplete-"  # then the owner, a dash, and the checkpoint's name
 
 
 class DirectoryStorage:
@@ -25,14 +25,14 @@ class DirectoryStorage:
 
     def __init__(self, base: Path, *, owner: str | None = None) -> None:
         self.base = base
-        self._prefix = f"{_INCOMPLETE}{owner}-" if owner else _INCOMPLETE
+        self._prefix = f"{INCOMPLETE}{owner}-" if owner else INCOMPLETE
 
     def __repr__(self) -> str:
         return f"DirectoryStorage({str(self.base)!r})"
 
     def remove_incomplete(self) -> None:
         """Remove what an earlier run of the same owner, which is known to be dead, left half-written."""
-        if self._prefix == _INCOMPLETE:
+        if self._prefix == INCOMPLETE:
             raise ValueError("a storage without an owner cannot tell whose half-written checkpoints are dead")
         with explained(f"cannot clean up in {self.base}"):
             for path in self.base.glob(f"{self._prefix}*"):

@@ -35,7 +35,7 @@ from determined.errors import CheckpointNotFound, StorageError
 
 T = TypeVar("T")
 
-_NOTES = ".incomplete"
+NOTES = ".incomplete"  # then the owner, and the checkpoint's name
 
 
 class S3Storage:
@@ -53,7 +53,7 @@ class S3Storage:
             raise ValueError("a storage without an owner cannot tell whose half-written checkpoints are dead")
         for folder in Path(tempfile.gettempdir()).glob(f"{self._scratch_prefix}*"):
             shutil.rmtree(folder, ignore_errors=True)
-        start = f"{_NOTES}/{self._owner}/"
+        start = f"{NOTES}/{self._owner}/"
         for note in list(self._bucket.list(start)):
             storage_id = note.name.removeprefix(start)
             if MANIFEST in self.objects(storage_id):
@@ -175,7 +175,7 @@ class S3Storage:
 
     def _marks(self, storage_id: str) -> list[str]:
         mark = f"{checked_name(storage_id)}/{UNFINISHED}"
-        return [mark] if self._owner is None else [f"{_NOTES}/{self._owner}/{storage_id}", mark]
+        return [mark] if self._owner is None else [f"{NOTES}/{self._owner}/{storage_id}", mark]
 
     @property
     def _scratch_prefix(self) -> str:
