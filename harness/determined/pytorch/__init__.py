@@ -1,5 +1,7 @@
 """Training PyTorch models as trials: `PyTorchTrial`, run by `Trainer` within `init()`."""
 
+from typing import Any
+
 from determined.pytorch import samplers
 from determined.pytorch._callback import PyTorchCallback
 from determined.pytorch._context import PyTorchTrialContext
@@ -36,3 +38,12 @@ __all__ = [
     "samplers",
     "to_device",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "load":
+        raise AttributeError(
+            "determined.pytorch.load() is of an older release: download the checkpoint, and call "
+            "determined.pytorch.load_trial_from_checkpoint_path(path)"
+        )
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

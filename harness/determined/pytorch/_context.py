@@ -31,6 +31,14 @@ AnyReducer = TypeVar("AnyReducer", bound=MetricReducer)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_REMOVED = {
+    "Model": "call context.wrap_model(model)",
+    "Optimizer": "call context.wrap_optimizer(optimizer)",
+    "LRScheduler": "call context.wrap_lr_scheduler(scheduler, step_mode)",
+    "env": "use get_hparams(), get_experiment_config() and get_trial_seed()",
+    "hvd_config": "use context.distributed",
+}
+
 ClipGrads = Callable[[list[torch.nn.Parameter]], object]
 
 
@@ -329,6 +337,14 @@ class PyTorchTrialContext(TrialContext):
                 f"of the {self.distributed.size} slots"
             )
         return per_slot
+
+    def __getattr__(self, name: str) -> Any:
+        """Only called for what is not there: what older releases had is named with what to use in its place."""
+        raise AttributeError(
+            f"context.{name} is of an older release: {_REMOVED[name]}"
+            if name in _REMOVED
+            else f"{type(self).__name__!r} object has no attribute {name!r}"
+        )
 
     # Position
 

@@ -11,7 +11,7 @@ import torch
 from determined.errors import TrialError
 from determined.pytorch import _random, _saved
 from determined.pytorch._batches import TrainingBatches, checked_loader
-from determined.pytorch._callback import checked_callbacks, epoch_hook
+from determined.pytorch._callback import PyTorchCallback, checked_callbacks, epoch_hook
 from determined.pytorch._context import PyTorchTrialContext
 from determined.pytorch._reducer import plain, snapshot, stack
 from determined.pytorch._throughput import Throughput
@@ -209,9 +209,9 @@ class TrainLoop:
         self._state.step_id += 1
         self._core.train.report_training_metrics(self._state.batches_trained, averages)
         for callback in self._callbacks.values():
-            callback.on_training_workload_end(
-                avg_metrics=averages, batch_metrics=_rows(self._metrics, columns)
-            )
+            if type(callback).on_training_workload_end is not PyTorchCallback.on_training_workload_end:
+                rows = _rows(self._metrics, columns)
+                callback.on_training_workload_end(avg_metrics=averages, batch_metrics=rows)
         self._metrics = []
 
     # Validation
@@ -313,6 +313,9 @@ class TrainLoop:
 
 
 def _rows(batches: list[dict[str, Any]], columns: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
-    """Each batch's metrics as plain numbers, from the stacked ones."""
-    values = {name: iter(column) for name, column in columns.items()}
-    return [{name: plain(next(values[name])) for name in batch} for batch in batches]
+    """Each batch's metrics in NumPy's types, from the stacked ones; what could not be stacked is as it was."""
+    values = {name: iter(column.numpy()) for name, column in columns.items()}
+    return [
+        {name: next(values[name]) if name in values else value for name, value in batch.items()}
+        for batch in batches
+    ]

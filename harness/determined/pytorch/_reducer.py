@@ -2,6 +2,7 @@
 
 import abc
 import enum
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ import torch
 
 from determined.core import DistributedContext
 from determined.errors import TrialError
+
+logger = logging.getLogger("determined.pytorch")
 
 
 class Reducer(enum.Enum):
@@ -111,8 +114,15 @@ def snapshot(metrics: Any, source: str) -> dict[str, Any]:
     }
 
 
+_warned: set[tuple[str, str]] = set()
+
+
 def stack(batches: Sequence[Mapping[str, Any]], source: str) -> dict[str, torch.Tensor]:
-    """Each metric's values of the batches that have it, as float64 on the CPU, shape [batches, ...]."""
+    """Each metric's values of the batches that have it, as float64 on the CPU, shape [batches, ...].
+
+    What cannot be averaged, such as a text, is left out, and named once in the log. `source`: the method that
+    returned it.
+    """
     columns: dict[str, list[Any]] = {}
     for batch in batches:
         for name, value in batch.items():
@@ -122,9 +132,10 @@ def stack(batches: Sequence[Mapping[str, Any]], source: str) -> dict[str, torch.
         try:
             stacked[name] = torch.stack([torch.as_tensor(value) for value in values]).to("cpu", torch.float64)
         except (TypeError, ValueError, RuntimeError) as e:
-            raise TrialError(
-                f"{source}() returned the metric {name!r} as {values[0]!r:.80}, which cannot be averaged: {e}"
-            ) from e
+            if (source, name) not in _warned:
+                _warned.add((source, name))
+                text = f"{values[0]!r:.80}, which cannot be averaged: {e}"
+                logger.warning("%s() returned the metric %r as %s; it is not reported", source, name, text)
     return stacked
 
 

@@ -40,6 +40,11 @@ def init(
     them. `aggregation_frequency`: batches whose gradients are gathered for one step of the optimizers.
     `enable_tensorboard_logging`: whether metrics are charted for TensorBoard, and files for it stored.
     """
+    if distributed is not None and distributed.size > 1:
+        raise ValueError(
+            f"this context is of {distributed.size} processes, but this version of PyTorchTrial trains in one: start "
+            "one process, or exchange the gradients in a script that uses determined.core"
+        )
     info = get_cluster_info()
     trial = info.trial if info is not None and info.task_type == "TRIAL" else None
     if hparams is None:
@@ -110,10 +115,12 @@ class Trainer:
         """
         context = self._context
         if not context.models or not context.optimizers:
+            old = any(hasattr(type(self._trial), name) for name in ("build_model", "optimizer"))
             missing = "model" if not context.models else "optimizer"
             raise TrialError(
                 f"{type(self._trial).__name__} wraps no {missing}: call context.wrap_{missing}() in __init__, "
                 "so that it gets into the checkpoints"
+                + (" (build_model() and optimizer() are of an older release)" if old else "")
             )
         checkpoint_period = self._unit("checkpoint_period", checkpoint_period)
         validation_period = self._unit("validation_period", validation_period)

@@ -77,7 +77,8 @@ class Validation:
                 batch = self._context.to_device(batch)
             outputs.append(snapshot(self._evaluate_batch(batch, batch_idx), "evaluate_batch"))
         for callback in self._callbacks.values():
-            callback.on_validation_epoch_end(outputs)
+            if type(callback).on_validation_epoch_end is not PyTorchCallback.on_validation_epoch_end:
+                callback.on_validation_epoch_end([_in_numpy(output) for output in outputs])
         if not outputs:
             raise TrialError("build_validation_data_loader() returned a loader without a single batch")
         metrics = reduce(outputs, self._trial.evaluation_reducer(), "evaluate_batch")
@@ -91,3 +92,11 @@ def _with_batch_idx(method: Callable[..., Any]) -> Callable[[Any, int], Any]:
     if len(parameters) > 1 or any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return method
     return lambda batch, batch_idx: method(batch)
+
+
+def _in_numpy(metrics: dict[str, Any]) -> dict[str, Any]:
+    """The metrics of a batch for a callback, which may know nothing of torch and its devices."""
+    return {
+        name: value.float().cpu().numpy() if isinstance(value, torch.Tensor) else value
+        for name, value in metrics.items()
+    }

@@ -11,6 +11,7 @@ import torch.utils.data
 import determined as det
 from determined import pytorch
 from determined.errors import StorageError, TrialError
+from determined.exec import harness
 from determined.pytorch import Batch, Epoch
 from harness.core_stub_master import StubMaster, trial_environment
 from harness.pytorch.digits_trial import EPOCH, ITEMS, SmallTrial, seed
@@ -490,9 +491,9 @@ class _NoBatches(SmallTrial):
         return pytorch.DataLoader(self.dataset(), batch_size=64, drop_last=True)
 
 
-class _OddMetric(SmallTrial):
-    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> dict[str, Any]:
-        return super().train_batch(batch, epoch_idx, batch_idx) | {"loss": "small"}
+class _OldApi(_NoModel):
+    def build_model(self) -> torch.nn.Module:
+        return torch.nn.Linear(1, 1)
 
 
 @pytest.mark.parametrize(
@@ -502,7 +503,7 @@ class _OddMetric(SmallTrial):
         (_TwoEvaluations, {"max_length": Batch(1)}, TrialError, "has both of them"),
         (_TorchLoader, {"max_length": Batch(1)}, TrialError, "disable_dataset_reproducibility_checks"),
         (_NoBatches, {"max_length": Batch(1)}, TrialError, "without a single batch"),
-        (_OddMetric, {"max_length": Batch(1)}, TrialError, "'loss' as 'small'"),
+        (_OldApi, {"max_length": Batch(1)}, TrialError, r"wraps no model.*build_model\(\)"),
         (SmallTrial, {"max_length": Batch([1, 2])}, ValueError, "single number"),
         (SmallTrial, {"max_length": 5}, TypeError, "max_length is 5"),
         (SmallTrial, {"max_length": Batch(1), "validation_period": 5}, TypeError, "validation_period is 5"),
@@ -528,3 +529,85 @@ def test_a_missing_hyperparameter_names_the_nearest(trial: StubMaster) -> None:
         assert context.get_per_slot_batch_size() == context.get_global_batch_size() == 8
         assert context.get_data_config() == {"place": "here"}
         assert (context.get_trial_id(), context.get_experiment_id(), context.get_trial_seed()) == (2, 1, 77)
+
+
+def test_a_metric_that_is_no_number_is_left_out(trial: StubMaster, caplog: pytest.LogCaptureFixture) -> None:
+    rows: list[Any] = []
+
+    class Odd(SmallTrial):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> dict[str, Any]:
+            return super().train_batch(batch, epoch_idx, batch_idx) | {"phase": "warm-up"}
+
+        def build_callbacks(self) -> dict[str, pytorch.PyTorchCallback]:
+            class Keeps(pytorch.PyTorchCallback):
+                def on_training_workload_end(self, avg_metrics: Any, batch_metrics: Any) -> None:
+                    rows.extend(batch_metrics)
+
+                def on_validation_epoch_end(self, outputs: list[Any]) -> None:
+                    rows.append({"phase": "warm-up", "loss": outputs[0]["validation_loss"]})
+
+            return {"keeps": Keeps()}
+
+    fit(Odd, max_length=Batch(2), reporting_period=Batch(1))
+    reports = [r["metrics"]["metrics"]["avgMetrics"] for r in trial.sent("/metrics")]
+    assert [set(r) for r in reports[:2]] == [{"loss", "batch_idx", "batches", "epochs"}] * 2
+    assert caplog.text.count("'phase' as 'warm-up'") == 1
+    assert [row["phase"] for row in rows] == ["warm-up"] * 3
+    assert all(row["loss"].item() > 0 for row in rows)  # NumPy's types, as callbacks know them
+
+
+def test_what_older_releases_had_is_named_with_its_successor(trial: StubMaster) -> None:
+    with pytorch.init() as context:
+        with pytest.raises(AttributeError, match=r"context\.wrap_model\(model\)"):
+            context.Model(torch.nn.Linear(1, 1))
+        with pytest.raises(AttributeError, match="no attribute 'colour'"):
+            context.colour  # noqa: B018
+        with pytest.warns(FutureWarning, match=r"context\.wrap_reducer"):
+            assert hasattr(context.experimental.wrap_reducer(sum, "items"), "update")
+    with pytest.raises(AttributeError, match="load_trial_from_checkpoint_path"):
+        pytorch.load("path")
+    assert not hasattr(pytorch, "colour")
+
+
+def test_several_processes_are_refused() -> None:
+    several = det.core.DummyDistributedContext()
+    several.size = 2
+    with pytest.raises(ValueError, match="trains in one"), pytorch.init(distributed=several):
+        pass
+
+
+def test_an_entrypoint_of_module_and_class_is_trained_by_the_config(
+    trial: StubMaster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {
+        "searcher": {"name": "single", "metric": "validation_loss", "max_length": {"records": 96}},
+        "min_validation_period": {"records": 48},
+        "min_checkpoint_period": {"batches": 4},
+        "perform_initial_validation": True,
+        "scheduling_unit": 5,
+        "checkpoint_policy": "none",
+        "profiling": {"enabled": True},
+        "optimizations": {"aggregation_frequency": 3, "average_aggregated_gradients": False},
+    }
+    environment = trial_environment(trial, tmp_path, **config)
+    monkeypatch.setenv("DET_EXPERIMENT_CONFIG", environment["DET_EXPERIMENT_CONFIG"])
+    made: list[Any] = []
+
+    class Legacy(SmallTrial):
+        clip = True
+
+        def __init__(self, context: pytorch.PyTorchTrialContext) -> None:
+            super().__init__(context)
+            made.append(self)
+
+    monkeypatch.setattr("determined.exec.harness.import_class", lambda spec: Legacy)
+    info = det.get_cluster_info()
+    assert info is not None
+    harness.run("model_def:Legacy", info)
+    assert len(made[0].seen) == 12
+    assert len(made[0].norms) == 4  # steps
+    assert not made[0].context._averages_gradients[id(made[0].optimizer)]
+    assert steps(trial, "validation") == [0, 6, 12]
+    assert list(checkpoints(trial)) == [4, 8, 12]
+    assert steps(trial, "training") == [4, 5, 6, 8, 10, 12]
+    assert "cpu" in {r["group"] for r in trial.sent("/metrics")}
