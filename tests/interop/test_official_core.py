@@ -79,6 +79,8 @@ with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
     for level in ("debug", "info", "warn", "error"):
         context.alert(title="half way", description=level, level=level)
     context.experimental.report_task_using_checkpoint(client.get_checkpoint(stored))
+    version = client.create_model("from a trial").register_version(uploaded)
+    context.experimental.report_task_using_model_version(version)
     said["user"] = client.whoami().username
     said["preempt"] = context.preempt.should_preempt()
 print("SAID", json.dumps(said))
@@ -102,8 +104,11 @@ if size > 1:
 with core.init(preempt_mode=mode, distributed=distributed, tensorboard_mode=core.TensorboardMode.MANUAL) as context:
     print("RANK", rank, "ASKS", flush=True)
     asks = mode is not core.PreemptMode.ChiefOnly or rank == 0
-    while asks and not context.preempt.should_preempt():
+    by_hand = mode is core.PreemptMode.ChiefOnly
+    while asks and not context.preempt.should_preempt(auto_ack=not by_hand):
         time.sleep(0.05)
+    if by_hand and asks:
+        context.preempt.acknowledge_preemption_signal()
     if rank == 0:
         with context.checkpoint.store_path({"steps_completed": 1}) as (path, _):
             (path / "weights").write_text("saved before the stop")
@@ -146,6 +151,21 @@ from determined import core
 with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
     context.train.report_early_exit(core.EarlyExitReason[det.get_cluster_info().trial.hparams["reason"]])
 """
+
+
+# The methods of determined.core that talk to the master (sdk.md, section 2).
+CALLS = """
+set_status report_training_metrics report_validation_metrics report_metrics report_progress report_early_exit
+get_experiment_best_validation set_metadata get_metadata upload_tensorboard_files
+upload store_path download restore_path delete should_preempt acknowledge_preemption_signal
+operations report_completed get_configured_units on off alert
+report_task_using_checkpoint report_task_using_model_version
+"""
+
+
+def test_no_call_is_left_out() -> None:
+    scripts = EVERY + ASKS + EARLY
+    assert [name for name in CALLS.split() if f".{name}(" not in scripts] == []
 
 
 @pytest.fixture(scope="module")
