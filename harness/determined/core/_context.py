@@ -191,6 +191,7 @@ def _trial(
         storage_config(checkpoint_storage) or info.trial._config["checkpoint_storage"],
         tensorboard_mode,
         lambda session: _preempt(info, session, distributed, preempt_mode),
+        tensorboard_storage=info.trial._config["checkpoint_storage"],
     )
 
 
@@ -202,11 +203,14 @@ def trial_context(
     tensorboard_mode: TensorboardMode,
     preempt: Callable[[api.Session], PreemptContext],
     make: Callable[..., Context] = Context,
+    *,
+    tensorboard_storage: dict[str, Any] | None = None,
 ) -> Context:
     """A context that reports to the master as the trial of `info`.
 
     `connect` makes a session with so many retries, `preempt` the part that asks whether to stop, `make` the context
-    of its parts.
+    of its parts. `tensorboard_storage`: where files for TensorBoard go, by default where checkpoints go; the master
+    looks for them where the experiment config says.
     """
     trial = info.trial
     manager = storage.from_config(checkpoint_storage, owner=info.task_id)
@@ -221,7 +225,7 @@ def trial_context(
     sender = ReportSender(reports.deliver)
     tensorboard = TensorboardFiles(
         Path(tempfile.gettempdir(), f"tensorboard-{info.allocation_id}-{distributed.rank}"),
-        manager,
+        storage.from_config(tensorboard_storage, owner=info.task_id) if tensorboard_storage else manager,
         f"{info.cluster_id}/tensorboard/experiment/{trial.experiment_id}/trial/{trial.trial_id}",
         rank=distributed.rank,
         mode=tensorboard_mode,

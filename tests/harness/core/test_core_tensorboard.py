@@ -127,6 +127,17 @@ def test_in_manual_mode_nothing_is_copied_but_what_is_asked_for(trial: StubMaste
     assert found == {"b.0", "sub/a.0"}
 
 
+def test_files_go_where_the_master_looks_for_them_also_when_checkpoints_go_elsewhere(
+    trial: StubMaster, tmp_path: Path
+) -> None:
+    with core.init(checkpoint_storage=tmp_path / "elsewhere") as context:
+        context.train.report_training_metrics(1, {"loss": 1})
+        with context.checkpoint.store_path({"steps_completed": 1}):
+            pass
+    assert points(stored(tmp_path)) == [(1, "Determined/loss", 1.0)]
+    assert len(list((tmp_path / "elsewhere").iterdir())) == 1
+
+
 def test_in_auto_mode_an_upload_by_hand_is_refused(trial: StubMaster) -> None:
     with core.init() as context, pytest.raises(RuntimeError, match="MANUAL"):
         context.train.upload_tensorboard_files()
