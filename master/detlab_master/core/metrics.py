@@ -10,6 +10,7 @@ Nearly all reports simply go on from the last one. `TrialMetrics.continues` reco
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -164,12 +165,20 @@ class TrialMetrics:
 
 
 _KINDS: Mapping[type, str] = {bool: "bool", str: "string", dict: "object", list: "array", type(None): "null"}
+# ISO 8601: a day, or a moment.
+_DATE = re.compile(r"\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d([.,]\d+)?)?(Z|[+-]\d\d(:?\d\d)?)?)?", re.ASCII)
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, str) and _DATE.fullmatch(value):
+        return "date"
+    return _KINDS.get(type(value), "string")
 
 
 def _with_value(before: Json | None, value: object) -> Json:
     """A metric's statistics, with one more value; ``before`` is None for the first."""
     number = as_number(value)
-    kind = _KINDS.get(type(value), "string") if number is None else "number"
+    kind = _kind(value) if number is None else "number"
     if before is not None and before["type"] != kind:
         kind = "string"  # a metric that changes its type
     if kind != "number" or number is None:

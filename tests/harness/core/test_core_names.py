@@ -16,7 +16,7 @@ TOP = """get_cluster_info ClusterInfo TrialInfo RendezvousInfo ResourcesInfo Inv
 import_from_path LOG_FORMAT errors core __version__"""
 
 CORE = """init Context TrainContext CheckpointContext PreemptContext SearcherContext SearcherContextMissing
-SearcherOperation SearcherMode ExperimentalCoreContext PreemptMode TensorboardMode EarlyExitReason DownloadMode Unit"""
+SearcherOperation SearcherMode DistributedContext ProfilerContext ExperimentalCoreContext PreemptMode TensorboardMode EarlyExitReason DownloadMode Unit"""
 
 SIGNATURES = {  # parameters without self; a star: what follows is given by name
     "core.init": "* distributed checkpoint_storage preempt_mode tensorboard_mode",
@@ -49,6 +49,21 @@ SIGNATURES = {  # parameters without self; a star: what follows is given by name
     "core.SearcherContext.get_configured_units": "",
     "core.SearcherOperation.report_progress": "length",
     "core.SearcherOperation.report_completed": "searcher_metric",
+    "core.DistributedContext": "* rank size local_rank local_size cross_rank cross_size chief_ip pub_port pull_port"
+    " port_offset force_tcp",
+    "core.DistributedContext.from_torch_distributed": "chief_ip",
+    "core.DistributedContext.from_horovod": "hvd chief_ip",
+    "core.DistributedContext.from_deepspeed": "chief_ip",
+    "core.DistributedContext.from_tf_config": "",
+    **{f"core.DistributedContext.get_{what}": "" for what in ("rank", "local_rank", "size", "num_agents")},
+    **{
+        f"core.DistributedContext.{what}{where}": "stuff"
+        for what in ("gather", "allgather", "broadcast")
+        for where in ("", "_local")
+    },
+    "core.DistributedContext.close": "",
+    "core.ProfilerContext.on": "sampling_interval samples_per_report",
+    "core.ProfilerContext.off": "",
     "core.ExperimentalCoreContext.report_task_using_checkpoint": "checkpoint",
     "core.ExperimentalCoreContext.report_task_using_model_version": "model_version",
     "TrialContext.from_config": "config",

@@ -181,3 +181,32 @@ async def test_reports_may_come_together(running: Running) -> None:
     wrong = await send(report(5, loss=1.0), {"group": "training", "metrics": {"stepsCompleted": 6}})
     assert (wrong.status, wrong.error) == (400, "reports[1].metrics.trialRunId is missing: it is required")
     assert len(await running.kept("training")) == 3
+
+
+async def test_values_of_any_shape_are_kept_as_they_came(running: Running) -> None:
+    values: dict[str, Any] = {
+        "confusion": [[5, 1], [0, "NaN"]],
+        "by class": {"cat": {"recall": [0.5, "-Infinity", None]}},
+        "time": "2026-01-31T12:00:00.5+00:00",
+        "day": "2026-01-31",
+        "version": "2026-01-31-rc1",
+        "done": True,
+        "many": 2**80,
+        "nothing": None,
+    }
+    for group in ("training", "validation", "own"):
+        assert (await running.report(10, group=group, **values)).status == 200
+        assert await running.kept(group) == [(1, 10, values)]
+    trial = await running.rig.call("GET", f"/api/v1/trials/{running.trial_id}")
+    summary = trial.json["trial"]["summaryMetrics"]["own"]
+    kinds = {name: summary[name]["type"] for name in values}
+    assert kinds == {
+        "confusion": "array",
+        "by class": "object",
+        "time": "date",
+        "day": "date",
+        "version": "string",
+        "done": "bool",
+        "many": "number",
+        "nothing": "null",
+    }
