@@ -11,6 +11,7 @@ from detlab_master.engine.topics import Topics
 from detlab_master.store.base import Store, StoreUnavailable
 from detlab_master.store.writes import AppendLogs
 
+_STORED_SECONDS = 3.0  # that an agent waits to be let in while the database hangs
 Reader = Callable[[Sequence[LogLine]], Awaitable[None]]
 
 
@@ -52,9 +53,10 @@ class LogService:
         if not container_ids:
             return {}
         try:
-            await asyncio.wrap_future(self._store.commit([]))  # comes after what was handed in before
-            return await asyncio.to_thread(self._store.logs.last_offsets, container_ids)
-        except StoreUnavailable:
+            async with asyncio.timeout(_STORED_SECONDS):
+                await asyncio.wrap_future(self._store.commit([]))  # comes after what was handed in before
+                return await asyncio.to_thread(self._store.logs.last_offsets, container_ids)
+        except (StoreUnavailable, TimeoutError):
             return {}
 
     def kept(self, task_id: str) -> None:

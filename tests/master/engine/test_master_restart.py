@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from detlab_master.app import running
 from detlab_master.config import MasterConfig
 from detlab_master.core import trial as trial_rules
 from detlab_master.core.records import User
+from detlab_master.engine import logs
 from detlab_master.store.writes import SaveUser
 from master.api.rig import ALICE, CONFIG, Rig
 from master.api.test_api_experiments import Agent, agent, hello
@@ -74,3 +76,26 @@ async def test_who_does_not_exit_after_an_early_exit_is_killed_by_the_next_maste
         await connected.moved(spec, State.TERMINATED, 137)
         assert await connected.receive() == protocol.AckState(spec.container_id)
         assert await completed(rig, number) == 0
+
+
+async def test_an_agent_hears_how_far_its_lines_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with master(tmp_path) as rig, agent(rig) as connected:
+        _, spec = await started(rig, connected)
+        at = "2026-01-01T00:00:00.000000Z"
+        lines = tuple(protocol.LogLine(n, at, protocol.Stdtype.STDOUT, f"{n}\n") for n in (1, 2, 5))
+        batch = protocol.LogBatch(spec.container_id, spec.allocation_id, spec.task_id, lines)
+        await connected.send(batch)
+        assert await connected.receive() == protocol.AckLogs(spec.container_id, 5)
+    returns = hello(containers=(report(spec, State.RUNNING),))
+    async with master(tmp_path) as rig:
+        async with agent(rig, returns) as connected:
+            welcome = await connected.receive()
+            assert isinstance(welcome, protocol.Welcome) and welcome.stored == {spec.container_id: 5}
+        with monkeypatch.context() as hanging:  # it is let in all the same
+            hanging.setattr(logs, "_STORED_SECONDS", 0.1)
+            hanging.setattr(type(rig.store), "commit", lambda store, writes: Future())
+            async with agent(rig, returns) as connected:
+                welcome = await connected.receive()
+                assert isinstance(welcome, protocol.Welcome) and welcome.stored == {}
