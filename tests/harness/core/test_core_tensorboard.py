@@ -254,7 +254,7 @@ class TestPutFile:
         (tmp_path / "f").chmod(0o644)
         os.seteuid(70005)
         try:
-            with pytest.raises(StorageError, match="is not a folder of this task's user"):
+            with pytest.raises(StorageError, match="belongs to another user"):
                 DirectoryStorage(store).put_file(tmp_path / "f", "shared/mine/f", shared=1)
             DirectoryStorage(store).put_file(tmp_path / "f", "shared/other/f", shared=1)
         finally:

@@ -8,11 +8,10 @@ import contextlib
 import errno
 import os
 import shutil
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from determined.common.storage import transfer
+from determined.common.storage import loose, transfer
 from determined.common.storage.base import Selector, checked_name
 from determined.common.storage.manifest import MANIFEST, Files, decode, encode, tell_missing
 from determined.errors import CheckpointNotFound, StorageError
@@ -117,13 +116,8 @@ class DirectoryStorage:
         *folders, name = path.split("/")
         if not path or any(part in ("", ".", "..") or "\0" in part for part in (*folders, name)):
             raise StorageError(f"{path!r} cannot be the path of a file in {self.base}")
-        folder = self.base
         with explained(f"cannot write {path} to {self.base}"):
-            folder.mkdir(parents=True, exist_ok=True)
-            for depth, part in enumerate(folders, start=1):
-                folder /= part
-                _own_folder(folder, shared=depth <= shared)
-            _put(source, folder / name)
+            loose.put(source, self.base, folders, name, shared=shared)
 
     def delete(self, storage_id: str) -> None:
         path = self._path(storage_id)
@@ -213,35 +207,6 @@ def copy_files(
         if not name.endswith("/"):
             shutil.copystat(source / name, destination / name)
     return files
-
-
-def _own_folder(folder: Path, *, shared: bool) -> None:
-    """Make a folder, or see that the one that is there is what it should be."""
-    try:
-        folder.mkdir(mode=0o700)
-        if shared:
-            # Like /tmp: everybody may add, and nobody touch what is another's.
-            folder.chmod(0o1777)
-    except FileExistsError:
-        status = os.lstat(folder)
-        # Where tasks have accounts of their own, one user must not prepare a folder for another's files.
-        # As root there are no such accounts, and a file server may say that the files are somebody else's.
-        foreign = not shared and os.geteuid() not in (0, status.st_uid)
-        if foreign or not stat.S_ISDIR(status.st_mode):
-            raise StorageError(f"{folder} is not a folder of this task's user: remove it") from None
-
-
-def _put(source: Path, target: Path) -> None:
-    """Copy a file over another. An event file is continued, so that a TensorBoard that follows it goes on."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(source, "rb") as new, os.fdopen(os.open(target, flags, 0o644), "wb") as old:
-        there = os.fstat(old.fileno()).st_size
-        if "tfevents" not in target.name or there > os.fstat(new.fileno()).st_size:
-            os.ftruncate(old.fileno(), 0)
-            there = 0
-        new.seek(there)
-        old.seek(there)
-        shutil.copyfileobj(new, old)
 
 
 def is_full(error: BaseException, base: Path) -> bool:
