@@ -4,6 +4,7 @@ import enum
 from typing import Any
 
 from torch.optim.lr_scheduler import LRScheduler as TorchLRScheduler
+from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 
 class LRScheduler:
@@ -20,6 +21,11 @@ class LRScheduler:
     def __init__(self, scheduler: TorchLRScheduler, step_mode: StepMode, frequency: int = 1) -> None:
         if not isinstance(step_mode, LRScheduler.StepMode):
             raise TypeError(f"step_mode must be a LRScheduler.StepMode, not {step_mode!r}")
+        if isinstance(scheduler, ReduceLROnPlateau) and step_mode is not LRScheduler.StepMode.MANUAL_STEP:
+            raise ValueError(
+                "ReduceLROnPlateau needs a metric for each step: take StepMode.MANUAL_STEP, and call its "
+                "step(metric), for example in a callback's on_validation_end()"
+            )
         if frequency < 1:
             raise ValueError(f"frequency is {frequency}: it must be at least 1")
         self._scheduler = scheduler

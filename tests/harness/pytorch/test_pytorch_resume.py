@@ -1,6 +1,11 @@
 """The law: a run that is cut anywhere and resumed ends just as one that was not, to the bit."""
 
 import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -158,3 +163,41 @@ def test_many_runs_that_are_cut_twice_end_as_those_that_were_not(
     setup: Setup, first: tuple[str, int], second: tuple[str, int]
 ) -> None:
     check(setup, first, second)
+
+
+PROCESS = """
+import dataclasses, os, sys
+from harness.pytorch import test_pytorch_resume as t
+class Killed(t.NoisyTrial):
+    def train_batch(self, batch, epoch_idx, batch_idx):
+        if batch_idx == 8 and sys.argv[1] == "killed":
+            os.kill(os.getpid(), 9)
+        return super().train_batch(batch, epoch_idx, batch_idx)
+    def build_callbacks(self):
+        class Tells(t.pytorch.PyTorchCallback):
+            def on_checkpoint_upload_end(self, uuid):
+                print(uuid, flush=True)
+        return {**super().build_callbacks(), "tells": Tells()}
+t.NoisyTrial = Killed
+t.torch.set_num_threads(1)
+# Data workers of a killed process end some seconds later.
+done, _ = t.fit(dataclasses.replace(t.EVERYTHING, workers=0), checkpoint=sys.argv[2] or None)
+print(sorted(done.items()), sep="")
+"""
+
+
+def test_a_process_that_is_killed_and_another_that_goes_on(tmp_path: Path) -> None:
+    """With nothing in common but the checkpoint."""
+
+    def run(kind: str, checkpoint: str = "") -> list[str]:
+        paths = {"PYTHONPATH": str(Path(__file__).parents[2]), "XDG_DATA_HOME": str(tmp_path)}
+        command = [sys.executable, "-c", PROCESS, kind, checkpoint]
+        ran = subprocess.run(
+            command, env=os.environ | paths, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert ran.returncode == (-signal.SIGKILL if kind == "killed" else 0), ran.stderr
+        return ran.stdout.splitlines()
+
+    whole = run("whole")[-1]
+    newest = run("killed")[-1]
+    assert run("resumed", newest)[-1] == whole

@@ -471,6 +471,13 @@ def test_off_cluster_the_scripts_own_seeds_count(tmp_path: Path, monkeypatch: py
     assert not set(by_nine) & set(drawn())
 
 
+class _Plateau(SmallTrial):
+    def __init__(self, context: pytorch.PyTorchTrialContext) -> None:
+        super().__init__(context)
+        plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer)
+        context.wrap_lr_scheduler(plateau, pytorch.LRScheduler.StepMode.STEP_EVERY_EPOCH)
+
+
 class _NoModel(SmallTrial):
     def __init__(self, context: pytorch.PyTorchTrialContext) -> None:
         self.context = context
@@ -499,6 +506,7 @@ class _OldApi(_NoModel):
 @pytest.mark.parametrize(
     ("trial_class", "arguments", "kind", "said"),
     [
+        (_Plateau, {"max_length": Batch(1)}, ValueError, "needs a metric"),
         (_NoModel, {"max_length": Batch(1)}, TrialError, "wraps no model"),
         (_TwoEvaluations, {"max_length": Batch(1)}, TrialError, "has both of them"),
         (_TorchLoader, {"max_length": Batch(1)}, TrialError, "disable_dataset_reproducibility_checks"),
