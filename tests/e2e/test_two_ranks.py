@@ -80,3 +80,28 @@ def test_two_ranks_are_paused_and_go_on_and_leave_charts_and_series(place: Place
     assert said.returncode == 0, said.stderr
     assert not Path(folder).exists()
     assert folder.parent.exists()
+
+
+def test_the_charts_of_each_user_are_closed_to_the_others(place: Place) -> None:
+    script = (
+        "from determined import core\n"
+        "with core.init() as context:\n"
+        "    context.train.report_training_metrics(1, {'loss': 1})\n"
+    )
+    owners = []
+    for user in ("bob", "eve"):
+        place.cluster.add_user(user)
+        experiment = place.cluster.create(script_config(place.side), {"train.py": script}, user=user)
+        path = f"/api/v1/experiments/{experiment}"
+
+        def completed(path: str = path, user: str = user) -> bool:
+            return bool(place.cluster.get(path, user=user)["experiment"]["state"] == "STATE_COMPLETED")
+
+        wait_for(completed, f"the experiment of {user}")
+        store = place.cluster.master_folder / "checkpoints"
+        [folder] = store.glob(f"*/tensorboard/experiment/{experiment}")
+        assert len(list(folder.rglob("*tfevents*"))) == 1
+        owners.append(folder.stat().st_uid)
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    if os.geteuid() == 0:
+        assert len(set(owners)) == 2
