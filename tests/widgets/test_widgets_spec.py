@@ -155,3 +155,9 @@ def test_the_summary_in_one_line() -> None:
 )
 def test_what_can_be_done_in_a_state(state: str, verbs: tuple[str, ...]) -> None:
     assert spec.verbs(ExperimentState[state]) == verbs
+
+
+def test_nobody_steers_a_detached_experiment_from_here() -> None:
+    drawn = spec.experiment(facts(trial(1, 0.5), unmanaged=True))
+    assert drawn.verbs == ()
+    assert drawn.summary.startswith("detached · 1 trial")

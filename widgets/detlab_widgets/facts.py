@@ -40,6 +40,7 @@ class ExperimentFacts:
     smaller_is_better: bool
     searched: tuple[str, ...]  # flat names of the hyperparameters that the configuration lets vary
     trials: tuple[TrialFacts, ...]  # by id
+    unmanaged: bool = False  # detached: nobody steers it from here
 
 
 def experiment_facts(
@@ -52,6 +53,7 @@ def experiment_facts(
         id=experiment.id,
         name=experiment.name,
         state=experiment.state,
+        unmanaged=experiment.unmanaged,
         progress=1.0 if done else min(max(experiment.progress or 0.0, 0.0), 1.0),
         searcher=str((experiment.config.get("searcher") or {}).get("name") or ""),
         metric=metric,

@@ -83,7 +83,7 @@ def experiment(facts: ExperimentFacts) -> ExperimentSpec:
         state=facts.state.name,
         progress=facts.progress,
         summary=summary(facts),
-        verbs=verbs(facts.state),
+        verbs=() if facts.unmanaged else verbs(facts.state),
         chart=learning_curves(facts),
         table=trial_table(facts),
     )
@@ -149,7 +149,7 @@ def summary(facts: ExperimentFacts) -> str:
     states = Counter(_said(trial) for trial in facts.trials)
     by_state = ", ".join(f"{n} {state}" for state, n in states.most_common())
     parts = [
-        facts.searcher,
+        "detached" if facts.unmanaged else facts.searcher,
         f"{count} trial{'' if count == 1 else 's'}" + (f" ({by_state})" if count else ""),
     ]
     best = best_trial(facts)

@@ -49,6 +49,8 @@ class Experiment:
         self.username: str = raw["username"]
         self.resource_pool: str = raw.get("resourcePool") or ""
         self.num_trials: int = raw["numTrials"]
+        # Detached: its script runs outside of the cluster, which cannot pause or kill it; see core_v2.
+        self.unmanaged: bool = bool(raw.get("unmanaged"))
         self.start_time = _wire.time(raw["startTime"])
         self.end_time = _wire.time(raw.get("endTime"))
 
