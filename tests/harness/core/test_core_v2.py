@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import sys
 import threading
@@ -14,11 +15,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from determined.common.api import errors
+from determined import core
+from determined.common.api import Session, errors
 from determined.experimental import core_v2
 from determined.experimental.core_v2 import _config, _context, _logs, _registration
 from determined.experimental.core_v2._logs import LogShipper
+from harness.ranks import on_ranks
+from harness.real_master import rig
+from master.api.rig import Rig
 from support.cluster import wait_for
+
+__all__ = ["rig"]
 
 
 class Master:
@@ -206,3 +213,23 @@ def test_before_init() -> None:
 )
 def test_how_a_script_ended(error: BaseException, end: _registration.End) -> None:
     assert _context.end_of(error) is end
+
+
+async def test_all_ranks_are_one_trial(rig: Rig) -> None:
+    def register(config: core_v2.Config) -> Any:
+        def run(distributed: core.DistributedContext) -> Any:
+            with Session(rig.url, token=rig.tokens["alice"]) as session:
+                return _context._registered(session, config, distributed)
+
+        return on_ranks(2, run)
+
+    config = core_v2.Config(external_experiment_id="ranks", external_trial_id="1", hparams={"lr": 1})
+    chief, worker = await asyncio.to_thread(register, config)
+    assert chief == worker
+    assert (chief.trial._trial_run_id, chief.trial.hparams) == (1, {"lr": 1})
+    trial = rig.store.trials.get(chief.trial.trial_id)
+    assert trial is not None and trial.run_id == 1
+    wrong = core_v2.Config(searcher={"name": "luck", "metric": "loss"})
+    refused, told = await asyncio.to_thread(register, wrong)
+    assert isinstance(refused, errors.APIException) and "luck" in str(refused)
+    assert isinstance(told, RuntimeError) and "luck" in str(told)
