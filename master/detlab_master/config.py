@@ -17,6 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from sqlalchemy import URL
 
+from detlab_master.core.expconf import ConfigErrors, check_storage
 from detlab_master.core.expconf.defaults import container_problems
 from detlab_master.core.log_retention import FOREVER, LONGEST
 from detlab_master.engine.schedules import Schedule, cron, every
@@ -201,6 +202,14 @@ class MasterConfig(_Model):
     log: LogConfig = LogConfig()
     retention_policy: RetentionPolicyConfig = RetentionPolicyConfig()
     detached: DetachedConfig = DetachedConfig()
+
+    @field_validator("checkpoint_storage")
+    @classmethod
+    def _whole(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
+        try:
+            return None if value is None else check_storage(value, "<master.yaml>")
+        except ConfigErrors as error:
+            raise ValueError("\n".join(map(str, error.errors))) from None
 
     @model_validator(mode="after")
     def _pools_exist(self) -> MasterConfig:

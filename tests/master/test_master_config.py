@@ -44,6 +44,18 @@ resource_pools:
     ]
 
 
+def test_where_checkpoints_go(tmp_path: Path) -> None:
+    config, _ = read(tmp_path, "checkpoint_storage: {type: s3, bucket: b, save_trial_best: 2}")
+    assert config.checkpoint_storage == {"type": "s3", "bucket": "b", "save_trial_best": 2}
+    for text, said in (
+        ("{type: s3}", "<master.yaml>.checkpoint_storage.bucket: is required"),
+        ("{type: s3, buckt: b}", "buckt: unknown key"),
+        ("{type: shared_fs, host_path: x}", "<master.yaml>.checkpoint_storage.host_path"),
+    ):
+        with pytest.raises(MasterConfigError, match=said):
+            read(tmp_path, f"checkpoint_storage: {text}")
+
+
 def test_how_long_logs_are_kept(tmp_path: Path) -> None:
     default, _ = read(tmp_path, "")
     assert default.retention_policy.log_retention_days is None

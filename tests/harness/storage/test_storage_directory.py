@@ -67,6 +67,7 @@ def test_configs_name_a_folder(config: dict[str, Any], folder: str) -> None:
         ({"type": "s3", "bucket": "b", "prefix": "a/../b"}, "must not contain '..'"),
         ({"type": "s3", "bucket": "b", "access_key": "a"}, "both or neither"),
         ({"type": "s3", "bucket": "b", "endpoint_url": "localhost:9000"}, "expected http://HOST:PORT"),
+        ({"type": "s3", "bucket": "b", "endpoint_url": "http://a:b@c"}, "has a password in it"),
         ({"type": "shared_fs"}, "host_path"),
         ({"type": "shared_fs", "host_path": "a"}, "absolute"),
         ({"type": "shared_fs", "host_path": "/a", "storage_path": "../b"}, "outside"),

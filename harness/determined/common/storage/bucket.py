@@ -91,6 +91,11 @@ class Bucket:
             raise StorageError(
                 f"checkpoint_storage.endpoint_url is {endpoint!r}: expected http://HOST:PORT or https://HOST"
             )
+        if endpoint is not None and "@" in str(endpoint):
+            # It would be shown in errors.
+            raise StorageError(
+                "checkpoint_storage.endpoint_url has a password in it: give access_key and secret_key"
+            )
         try:
             import boto3.session
             import botocore.exceptions

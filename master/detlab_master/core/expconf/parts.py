@@ -32,13 +32,15 @@ def check_template(config: Mapping[str, Any]) -> list[str]:
     return _layer(config, "<template>").warnings
 
 
-def check_storage(storage: Mapping[str, Any]) -> dict[str, Any]:
+def check_storage(storage: Mapping[str, Any], root: str = "<workspace>") -> dict[str, Any]:
     """A whole checkpoint_storage section, in today's keys, with nothing filled in.
+
+    Args:
+        root: what it is a section of, in the paths of errors.
 
     Raises:
         ConfigErrors: what is wrong with it, or missing.
     """
-    root = "<workspace>"
     layer = _layer({"checkpoint_storage": storage}, root).config
     try:
         _Storage.model_validate(layer)
