@@ -89,6 +89,7 @@ class TrainLoop:
             # Only now: making data loaders and callbacks draw random numbers, too.
             _random.set_states(checkpoint.get("rng_state", {}))
             self._batches.restore_generator()
+            self._validation.load_state_dict(checkpoint.get("data_order") or {})
         if self._at_end():
             self._finish()
             return
@@ -278,7 +279,7 @@ class TrainLoop:
                 state,
                 type(self._trial),
                 rng_state=rng_state,
-                data_order=self._batches.state_dict(state.batches_trained),
+                data_order=self._batches.state_dict(state.batches_trained) | self._validation.state_dict(),
             )
         self._is_saved = True
         for callback in self._callbacks.values():

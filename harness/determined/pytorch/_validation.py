@@ -18,6 +18,8 @@ from determined.pytorch._trial import AnyDataLoader, PyTorchTrial, defines
 
 logger = logging.getLogger("determined.pytorch")
 
+GENERATOR = "validation_generator"
+
 
 class Validation:
     """Computes a trial's validation metrics whenever it is called, and leaves its models as they were.
@@ -36,12 +38,21 @@ class Validation:
         self._trial = trial
         self._context = context
         self._callbacks = callbacks
+        self._generator = loader.generator if isinstance(loader, DataLoader) else None
         self._loader = loader.get_data_loader() if isinstance(loader, DataLoader) else loader
         self._batches = batches
         self._evaluate_full = (
             context._forward(trial.evaluate_full_dataset) if defines(trial, "evaluate_full_dataset") else None
         )
         self._evaluate_batch = context._forward(_with_batch_idx(trial.evaluate_batch))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the next validation's order depends on beside the global random number generators."""
+        return {} if self._generator is None else {GENERATOR: self._generator.get_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self._generator is not None and GENERATOR in state:
+            self._generator.set_state(state[GENERATOR])
 
     def __call__(self) -> dict[str, Any]:
         for callback in self._callbacks.values():

@@ -167,7 +167,7 @@ class NoisyTrial(pytorch.PyTorchTrial):
 
     def build_validation_data_loader(self) -> Any:
         order = self.setup.order
-        return self._loader("shuffle" if order in ("plain", "generator") else order)
+        return self._loader("shuffle" if order == "plain" else order)
 
     def _loader(self, order: str) -> Any:
         data = Noisy()
