@@ -145,7 +145,9 @@ def to_device(data: Any, device: torch.device) -> Any:
     What cannot be moved stays as it is; other types than strings and numbers are named once in the log.
     """
     if isinstance(data, torch.Tensor):
-        return data.to(device, non_blocking=True)
+        return data if data.device == device else data.to(device, non_blocking=True)
+    if type(data) is list:  # what most data loaders make of a batch
+        return [to_device(value, device) for value in data]
     if isinstance(data, dict):
         return {key: to_device(value, device) for key, value in data.items()}
     if isinstance(data, tuple) and hasattr(data, "_fields"):
@@ -165,13 +167,16 @@ def data_length(data: Any) -> int:
 
     Raises TypeError where there is none: such trials override `PyTorchTrial.get_batch_length`.
     """
-    if isinstance(data, torch.Tensor | np.ndarray) and data.ndim > 0:
-        return len(data)
+    if isinstance(data, (list, tuple)) and data:
+        first = data[0]
+        if isinstance(first, torch.Tensor) and first.ndim > 0:
+            return first.shape[0]
+        inner = isinstance(first, (torch.Tensor, np.ndarray, Mapping, list, tuple))
+        return data_length(first) if inner else len(data)
+    if isinstance(data, (torch.Tensor, np.ndarray)) and data.ndim > 0:
+        return int(data.shape[0])
     if isinstance(data, Mapping) and data:
         return data_length(next(iter(data.values())))
-    if isinstance(data, list | tuple) and data:
-        inner = isinstance(data[0], torch.Tensor | np.ndarray | Mapping | list | tuple)
-        return data_length(data[0]) if inner else len(data)
     raise TypeError(
         f"cannot tell how many records a batch of type {type(data).__name__} holds: override get_batch_length()"
     )

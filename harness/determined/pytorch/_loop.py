@@ -13,7 +13,7 @@ from determined.pytorch import _random, _saved
 from determined.pytorch._batches import TrainingBatches, checked_loader
 from determined.pytorch._callback import PyTorchCallback, checked_callbacks, epoch_hook
 from determined.pytorch._context import PyTorchTrialContext
-from determined.pytorch._reducer import plain, snapshot, stack
+from determined.pytorch._reducer import plain, stack, values
 from determined.pytorch._throughput import Throughput
 from determined.pytorch._trial import PyTorchTrial
 from determined.pytorch._units import Batch, Epoch, TrainUnit
@@ -58,6 +58,7 @@ class TrainLoop:
         self._throughput = Throughput(trial.get_batch_length)
         self._train_batch = context._forward(trial.train_batch)
         self._metrics: list[dict[str, Any]] = []  # of the batches since the last report
+        self._boundary = 0  # batches until something may be due
         self._progress_reported = 0.0  # by time.monotonic()
         self._best: float | None = None  # of this process, where no master knows it
 
@@ -93,6 +94,7 @@ class TrainLoop:
         if self._at_end():
             self._finish()
             return
+        self._boundary = self._next_boundary()
         self._throughput.start()
         profiler = self._context._profiler
         with profiler or contextlib.nullcontext():
@@ -100,8 +102,11 @@ class TrainLoop:
                 self._train(batch, batch_idx)
                 if profiler is not None:
                     profiler.step()
+                if state.batches_trained < self._boundary and not self._context._stop_requested:
+                    continue
                 if not self._goes_on():
                     return
+                self._boundary = self._next_boundary()
 
     def _build_loaders(self) -> None:
         trial, context = self._trial, self._context
@@ -124,7 +129,7 @@ class TrainLoop:
         self._throughput.count(batch)
         if context.experimental._auto_to_device:
             batch = context.to_device(batch)
-        self._metrics.append(snapshot(self._train_batch(batch, epoch_idx, batch_idx), "train_batch"))
+        self._metrics.append(values(self._train_batch(batch, epoch_idx, batch_idx), "train_batch"))
         context._update_amp_scaler()
         state.batches_trained = batch_idx + 1
         self._is_saved = self._is_validated = False
@@ -139,7 +144,7 @@ class TrainLoop:
             self._batches.epoch_ended(state.batches_trained)
 
     def _goes_on(self) -> bool:
-        """Do what is due after a batch; False when the training ends with it."""
+        """Do what is due at a boundary; False when the training ends with it."""
         plan = self._plan
         if self._at_end():
             self._report_training()
@@ -175,6 +180,20 @@ class TrainLoop:
         self._save()
         self._core.train.report_progress(1.0)
 
+    def _next_boundary(self) -> int:
+        """The number of batches after which something may be due next."""
+        done = self._state.batches_trained
+        boundary = self._max_batches()
+        plan = self._plan
+        for period in (plan.reporting_period, plan.validation_period, plan.checkpoint_period):
+            if period is None:
+                continue
+            batches = self._epoch_length if isinstance(period, Epoch) else 1
+            if isinstance(period.value, int):
+                batches *= period.value
+            boundary = min(boundary, (done // batches + 1) * batches)
+        return boundary
+
     def _is_due(self, period: TrainUnit | None) -> bool:
         if isinstance(period, Batch):
             return period.should_stop(self._state.batches_trained)
@@ -204,7 +223,7 @@ class TrainLoop:
         if not self._metrics:
             return
         columns = stack(self._metrics, "train_batch")
-        averages = {name: plain(values.mean(0)) for name, values in columns.items()}
+        averages = {name: plain(column.mean(0)) for name, column in columns.items()}
         averages |= self._context._reducers.reduce(self._core.distributed, for_training=True)
         averages = self._with_position(averages)
         self._state.step_id += 1
@@ -315,8 +334,8 @@ class TrainLoop:
 
 def _rows(batches: list[dict[str, Any]], columns: dict[str, torch.Tensor]) -> list[dict[str, Any]]:
     """Each batch's metrics in NumPy's types, from the stacked ones; what could not be stacked is as it was."""
-    values = {name: iter(column.numpy()) for name, column in columns.items()}
+    each = {name: iter(column.numpy()) for name, column in columns.items()}
     return [
-        {name: next(values[name]) if name in values else value for name, value in batch.items()}
+        {name: next(each[name]) if name in each else value for name, value in batch.items()}
         for batch in batches
     ]

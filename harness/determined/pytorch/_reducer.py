@@ -104,14 +104,30 @@ def snapshot(metrics: Any, source: str) -> dict[str, Any]:
 
     `source` names the method that returned them, for the error. A tensor alone is the `loss`.
     """
-    if isinstance(metrics, torch.Tensor):
-        metrics = {"loss": metrics}
-    if not isinstance(metrics, dict):
-        raise TrialError(f"{source}() must return a dict of metrics, but returned a {type(metrics).__name__}")
     return {
         name: value.detach().clone() if isinstance(value, torch.Tensor) else value
-        for name, value in metrics.items()
+        for name, value in _by_name(metrics, source).items()
     }
+
+
+def values(metrics: Any, source: str) -> dict[str, Any]:
+    """Like `snapshot`, with plain numbers for single values that are on the CPU: cheaper than their tensors."""
+    return {
+        name: _value(value) if isinstance(value, torch.Tensor) else value
+        for name, value in _by_name(metrics, source).items()
+    }
+
+
+def _value(value: torch.Tensor) -> Any:
+    return value.item() if value.is_cpu and value.numel() == 1 else value.detach().clone()
+
+
+def _by_name(metrics: Any, source: str) -> dict[str, Any]:
+    if isinstance(metrics, dict):
+        return metrics
+    if isinstance(metrics, torch.Tensor):
+        return {"loss": metrics}
+    raise TrialError(f"{source}() must return a dict of metrics, but returned a {type(metrics).__name__}")
 
 
 _warned: set[tuple[str, str]] = set()
@@ -128,15 +144,22 @@ def stack(batches: Sequence[Mapping[str, Any]], source: str) -> dict[str, torch.
         for name, value in batch.items():
             columns.setdefault(name, []).append(value)
     stacked = {}
-    for name, values in columns.items():
+    for name, column in columns.items():
         try:
-            stacked[name] = torch.stack([torch.as_tensor(value) for value in values]).to("cpu", torch.float64)
+            stacked[name] = _stacked(column)
         except (TypeError, ValueError, RuntimeError) as e:
             if (source, name) not in _warned:
                 _warned.add((source, name))
-                text = f"{values[0]!r:.80}, which cannot be averaged: {e}"
+                text = f"{column[0]!r:.80}, which cannot be averaged: {e}"
                 logger.warning("%s() returned the metric %r as %s; it is not reported", source, name, text)
     return stacked
+
+
+def _stacked(column: list[Any]) -> torch.Tensor:
+    if all(type(value) is float for value in column):
+        return torch.tensor(column, dtype=torch.float64)
+    tensors = [v if isinstance(v, torch.Tensor) else torch.as_tensor(v, dtype=torch.float64) for v in column]
+    return torch.stack(tensors).to("cpu", torch.float64)
 
 
 def reduce(batches: Sequence[Mapping[str, Any]], choice: ReducerChoice, source: str) -> dict[str, Any]:
@@ -145,17 +168,17 @@ def reduce(batches: Sequence[Mapping[str, Any]], choice: ReducerChoice, source: 
         names = {name: None for batch in batches for name in batch}
         return {name: choice([batch[name] for batch in batches if name in batch]) for name in names}
     result = {}
-    for name, values in stack(batches, source).items():
+    for name, column in stack(batches, source).items():
         reducer = choice if isinstance(choice, Reducer) else choice.get(name, Reducer.AVG)
         match reducer:
             case Reducer.AVG:
-                reduced = values.mean(0)
+                reduced = column.mean(0)
             case Reducer.SUM:
-                reduced = values.sum(0)
+                reduced = column.sum(0)
             case Reducer.MAX:
-                reduced = values.amax(0)
+                reduced = column.amax(0)
             case Reducer.MIN:
-                reduced = values.amin(0)
+                reduced = column.amin(0)
         result[name] = plain(reduced)
     return result
 
