@@ -112,9 +112,8 @@ class UnixAddress:
 
 Address = TcpAddress | UnixAddress
 Buffer = bytes | bytearray
-_Message = tuple[
-    str, int, list[Buffer]
-]  # an operation, how many there were before, and parts that are pickled
+# An operation, how many there were before, and parts that are pickled.
+_Message = tuple[str, int, list[Buffer]]
 
 
 class Star:
