@@ -135,7 +135,7 @@ class NoisyTrial(pytorch.PyTorchTrial):
     def _scaler(self) -> torch.amp.GradScaler:
         # The first steps overflow and are left out; later the scale grows until one overflows again.
         return torch.amp.GradScaler(
-            "cpu", init_scale=2.0**19, growth_interval=2, enabled=self.setup.dtype == "float16"
+            "cpu", init_scale=2.0**14, growth_interval=2, enabled=self.setup.dtype == "float16"
         )
 
     def _schedule(self) -> Any:
