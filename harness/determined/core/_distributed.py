@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, TypedDict, TypeVar
 
-from determined.core._star import Address, Star, TcpAddress, UnixAddress
+from determined.core._sockets import Address, TcpAddress, UnixAddress
+from determined.core._star import Star
 
 T = TypeVar("T")
 

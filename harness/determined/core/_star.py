@@ -15,15 +15,23 @@ import os
 import pickle
 import selectors
 import socket
-import stat
 import struct
 import time
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
+from determined.core._sockets import (
+    Address,
+    Buffer,
+    Message,
+    UnixAddress,
+    has_ended,
+    prepared,
+    receive_exactly,
+    receive_message,
+    send_message,
+)
 from determined.errors import DistributedError
 
 CONNECT_SECONDS = 600.0  # for all processes to start; PyTorch's own rendezvous gives as much
@@ -32,88 +40,7 @@ _PAUSE = 0.1
 _REFUSALS = 20  # one may be an accident of two that start at the same time
 _NONCE = 32
 _HELLO = struct.Struct(">QQ")  # the index of a process in the group, and the size of the group
-_LENGTH = struct.Struct(">Q")
 _FAILED = "failed"
-# A machine that does not answer for a minute is gone: 30 s and six probes, or what was sent to it and not received (ms).
-_PATIENCE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 6, "TCP_USER_TIMEOUT": 60_000}
-
-
-@dataclass(frozen=True)
-class TcpAddress:
-    """Where a hub listens. `bind`: on which of its addresses; empty for all."""
-
-    host: str
-    port: int
-    bind: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
-
-    def listen(self) -> socket.socket:
-        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
-        return socket.create_server((self.bind, self.port), family=family, backlog=512)
-
-    def connect(self, timeout: float) -> socket.socket:
-        return socket.create_connection((self.host, self.port), timeout)
-
-
-@dataclass(frozen=True)
-class UnixAddress:
-    """A socket in a folder that is its user's own."""
-
-    path: Path
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-    def listen(self) -> socket.socket:
-        self._own_folder()
-        listener = socket.socket(socket.AF_UNIX)
-        try:
-            try:
-                listener.bind(str(self.path))
-            except OSError:
-                if self._is_alive():
-                    raise
-                self.path.unlink()  # left by a group that was killed
-                listener.bind(str(self.path))
-            listener.listen(512)
-        except BaseException:
-            listener.close()
-            raise
-        return listener
-
-    def connect(self, timeout: float) -> socket.socket:
-        connection = socket.socket(socket.AF_UNIX)
-        connection.settimeout(timeout)
-        try:
-            connection.connect(str(self.path))
-        except BaseException:
-            connection.close()
-            raise
-        return connection
-
-    def _is_alive(self) -> bool:
-        try:
-            self.connect(1.0).close()
-        except ConnectionRefusedError:
-            return False
-        return True
-
-    def _own_folder(self) -> None:
-        with contextlib.suppress(FileExistsError):
-            self.path.parent.mkdir(mode=0o700, parents=True)
-        status = os.lstat(self.path.parent)
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
-            raise DistributedError(
-                f"{self.path.parent} is not a folder of this user alone: remove it, or set TMPDIR"
-            )
-
-
-Address = TcpAddress | UnixAddress
-Buffer = bytes | bytearray
-# An operation, how many there were before, and parts that are pickled.
-_Message = tuple[str, int, list[Buffer]]
 
 
 class Star:
@@ -229,21 +156,21 @@ class Star:
 
     def _send(self, index: int, operation: str, parts: Sequence[Buffer]) -> None:
         try:
-            _send_message(self._peers[index], operation, self._calls, parts)
+            send_message(self._peers[index], operation, self._calls, parts)
         except OSError as e:
             # What the other had to say before it left explains more.
             with contextlib.suppress(OSError, EOFError):
-                self._check(index, operation, _receive_message(self._peers[index]))
+                self._check(index, operation, receive_message(self._peers[index]))
             self._fail(self._gone(index, operation), e)
 
     def _receive(self, index: int, operation: str) -> list[Buffer]:
         try:
-            message = _receive_message(self._peers[index])
+            message = receive_message(self._peers[index])
         except (OSError, EOFError) as e:
             self._fail(self._gone(index, operation), e)
         return self._check(index, operation, message)
 
-    def _check(self, index: int, operation: str, message: _Message) -> list[Buffer]:
+    def _check(self, index: int, operation: str, message: Message) -> list[Buffer]:
         theirs, call, parts = message
         if theirs == _FAILED:
             self._fail(bytes(parts[0]).decode())
@@ -266,7 +193,7 @@ class Star:
         for peer in self._peers.values():
             with contextlib.suppress(OSError):
                 peer.settimeout(1.0)
-                _send_message(peer, _FAILED, self._calls, [text.encode()])
+                send_message(peer, _FAILED, self._calls, [text.encode()])
         self.close()
         raise DistributedError(text) from cause
 
@@ -304,7 +231,7 @@ class Star:
             connection.settimeout(_HANDSHAKE_SECONDS)
             nonce = os.urandom(_NONCE)
             connection.sendall(nonce)
-            hello = _receive_exactly(connection, _HELLO.size + _NONCE + hashlib.sha256().digest_size)
+            hello = receive_exactly(connection, _HELLO.size + _NONCE + hashlib.sha256().digest_size)
             about, proof = hello[: _HELLO.size + _NONCE], hello[_HELLO.size + _NONCE :]
             if not hmac.compare_digest(proof, self._proof(b"spoke", nonce, about)):
                 raise EOFError
@@ -320,10 +247,10 @@ class Star:
                 f"{self._size}: all ranks must be given the same sizes"
             )
         old = self._peers.get(index)
-        if old is not None and not _has_ended(old):
+        if old is not None and not has_ended(old):
             connection.close()  # of another training, or one that took another's rank
             return
-        self._peers[index] = _ready(connection)
+        self._peers[index] = prepared(connection)
 
     def _connect(self, deadline: float) -> None:
         refusals = 0
@@ -335,7 +262,7 @@ class Star:
                 except BaseException:
                     connection.close()
                     raise
-                self._peers[0] = _ready(connection)
+                self._peers[0] = prepared(connection)
                 return
             except EOFError:
                 refusals += 1
@@ -354,10 +281,10 @@ class Star:
             time.sleep(_PAUSE)
 
     def _introduce(self, connection: socket.socket) -> None:
-        nonce = _receive_exactly(connection, _NONCE)
+        nonce = receive_exactly(connection, _NONCE)
         about = _HELLO.pack(self._index, self._size) + os.urandom(_NONCE)
         connection.sendall(about + self._proof(b"spoke", nonce, about))
-        answer = _receive_exactly(connection, hashlib.sha256().digest_size)
+        answer = receive_exactly(connection, hashlib.sha256().digest_size)
         if not hmac.compare_digest(answer, self._proof(b"hub", nonce, about)):
             raise DistributedError(f"what listens at {self._address} does not belong to this training")
 
@@ -374,58 +301,3 @@ def _forget_all() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_all)
-
-
-def _ready(connection: socket.socket) -> socket.socket:
-    connection.settimeout(None)
-    if connection.family != socket.AF_UNIX:
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in _PATIENCE.items():
-            if hasattr(socket, name):
-                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-    return connection
-
-
-def _has_ended(connection: socket.socket) -> bool:
-    connection.setblocking(False)
-    try:
-        return not connection.recv(1, socket.MSG_PEEK)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    finally:
-        connection.setblocking(True)
-
-
-def _send_message(connection: socket.socket, operation: str, call: int, parts: Sequence[Buffer]) -> None:
-    head = pickle.dumps((operation, call, [len(part) for part in parts]))
-    small = b"".join([_LENGTH.pack(len(head)), head, *(parts if _are_small(parts) else ())])
-    connection.sendall(small)
-    if not _are_small(parts):
-        for part in parts:  # not put together first: they may be large
-            connection.sendall(part)
-
-
-def _are_small(parts: Sequence[Buffer]) -> bool:
-    return sum(len(part) for part in parts) <= 1 << 16
-
-
-def _receive_message(connection: socket.socket) -> _Message:
-    """Raises EOFError when the connection ends before."""
-    [length] = _LENGTH.unpack(_receive_exactly(connection, _LENGTH.size))
-    operation, call, sizes = pickle.loads(_receive_exactly(connection, length))
-    return operation, call, [_receive_exactly(connection, size) for size in sizes]
-
-
-def _receive_exactly(connection: socket.socket, size: int) -> bytearray:
-    """Raises EOFError when the connection ends before."""
-    content = bytearray(size)
-    view = memoryview(content)
-    while view:
-        count = connection.recv_into(view)
-        if count == 0:
-            raise EOFError
-        view = view[count:]
-    return content

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from determined import core
 from determined.core import _star
 from determined.core._distributed import _tf_cluster
-from determined.core._star import Star, TcpAddress, UnixAddress
+from determined.core._sockets import TcpAddress, UnixAddress
+from determined.core._star import Star
 from determined.errors import DistributedError
 from harness.core.rank_processes import ranks
 from support.cluster import free_port
