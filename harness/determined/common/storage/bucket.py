@@ -134,9 +134,6 @@ class Bucket:
     def __repr__(self) -> str:
         return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
 
-    def close(self) -> None:
-        self._client.close()
-
     def patiently(self, request: Callable[[], T], stopped: threading.Event) -> T:
         """Repeat a request of a transfer that has begun for as long as the service is away."""
         again = tenacity.Retrying(
@@ -209,7 +206,7 @@ class Bucket:
             with contextlib.closing(answer["Body"]) as body:
                 return bytes(body.read())
 
-    def put(self, name: str, content: bytes) -> None:
+    def put(self, name: str, content: bytes | bytearray) -> None:
         """Write a whole object; not explained."""
         self._client.put_object(
             Bucket=self._bucket, Key=self._prefix + name, Body=content, ContentMD5=_base64(md5(content))
@@ -220,7 +217,7 @@ class Bucket:
         answer = self._client.create_multipart_upload(Bucket=self._bucket, Key=self._prefix + name)
         return Multipart(name, answer["UploadId"], {})
 
-    def put_part(self, upload: Multipart, number: int, content: bytes) -> str:
+    def put_part(self, upload: Multipart, number: int, content: bytes | bytearray) -> str:
         """Send a part; parts count from 1. Not explained. Returns its tag."""
         answer = self._client.upload_part(
             Bucket=self._bucket,
@@ -301,7 +298,7 @@ class Bucket:
                 )
 
 
-def md5(content: bytes) -> bytes:
+def md5(content: bytes | bytearray) -> bytes:
     """Not for security: it is what the protocol knows its objects and their parts by."""
     return hashlib.md5(content, usedforsecurity=False).digest()
 

@@ -281,10 +281,10 @@ class _Sending:
                 self._begun = self._patiently(lambda: self._bucket.begin(self._key))
             return self._begun
 
-    def _read(self, offset: int) -> bytes:
-        buffer = bytearray(min(block_size_of(self._size), self._size - offset))
-        transfer.read_block(self._path, offset, memoryview(buffer))
-        return bytes(buffer)
+    def _read(self, offset: int) -> bytearray:
+        block = bytearray(min(block_size_of(self._size), self._size - offset))
+        transfer.read_block(self._path, offset, memoryview(block))
+        return block
 
     def _patiently(self, request: Callable[[], T]) -> T:
         return self._bucket.patiently(request, self._stopped)
