@@ -130,6 +130,8 @@ def test_ends_at_random(searcher: dict[str, Any], verb: Verb) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("verb", [core.Canceled, core.Killed])
 @pytest.mark.parametrize("searcher", BY_NAME)
-def test_ends_after_every_step(searcher: dict[str, Any], verb: Verb) -> None:
-    for seed in range(50, 60):
+def test_ends_all_the_time(searcher: dict[str, Any], verb: Verb) -> None:
+    for seed in range(50, 55):
         assert_same(seed, searcher, verb, after_steps=every(1))
+        assert_same(seed, searcher, verb, after_commits=every(1))
+        assert_same(seed, searcher, verb, after_commits=every(3))

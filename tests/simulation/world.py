@@ -332,9 +332,9 @@ class World:
                     pass
 
     def _schedule(self) -> None:
-        this = self._masters
         while self._impossible:
             self._allocation(self._impossible.pop(), alloc.Unplaceable("all agents are excluded"))
+        this = self._masters
         for decision in self.scheduler.schedule():
             if this != self._masters:
                 self._schedule()  # the next master's scheduler knows of what was kept
