@@ -134,6 +134,9 @@ def load_training(
         for part, state in zip(objects, _same_number(checkpoint, kind, objects), strict=True):
             if state or kind != "scalers":  # a scaler that is turned off has no state
                 part.load_state_dict(state)
+    for optimizer in context.optimizers:
+        # It was stepped, in another process: torch would warn of a schedule that is ahead.
+        optimizer._opt_called = True  # type: ignore[attr-defined]
     if checkpoint.get("gradients") is not None:
         for optimizer, gradients in zip(context.optimizers, checkpoint["gradients"], strict=True):
             for parameter, gradient in zip(optimizer_parameters(optimizer), gradients, strict=True):
