@@ -138,10 +138,11 @@ def _reported(fields: Fields, task: Task, allocation_id: str, now: float) -> Che
 
 
 def _uuid(fields: Fields) -> str:
-    """The checkpoint's name is that of its folder, so nothing but a uuid is taken."""
-    text = fields.text("uuid")
+    """The checkpoint's name is that of its folder, so nothing but a uuid is taken, and each in one spelling: in another
+    it would be a second checkpoint, perhaps somebody else's, with the files of the first."""
+    text = fields.text("uuid").lower()
     try:
-        if str(uuid.UUID(text)) == text.lower():
+        if str(uuid.UUID(text)) == text:
             return text
     except ValueError:
         pass
@@ -181,7 +182,7 @@ class CheckpointArchive(ApiHandler):
             raise NotFound(
                 f"checkpoint '{checkpoint.uuid}' is {checkpoint.state}: it has no files to download"
             )
-        files = await self.read(self.services.files.read, experiment, checkpoint)
+        files = await self.services.files.read(experiment, checkpoint)
         name = f"{checkpoint.uuid}{FORMATS[kind]}"
         self.set_header("Content-Type", kind)
         self.set_header("Content-Disposition", f'attachment; filename="{name}"')

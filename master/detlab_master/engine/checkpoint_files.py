@@ -36,10 +36,12 @@ class CheckpointFiles:
         self._cluster_id = cluster_id
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="checkpoint-files")
 
-    def read(self, experiment: Experiment, checkpoint: Checkpoint) -> Iterator[StoredFile]:
-        """The files, for a thread. Raises what `Storage.read` does."""
+    async def read(self, experiment: Experiment, checkpoint: Checkpoint) -> Iterator[StoredFile]:
+        """The files, to go through in a thread. Raises what `Storage.read` does."""
         try:
-            return self._open(self._storage(experiment, checkpoint), experiment).read(checkpoint.uuid)
+            return await self._in_thread(
+                lambda: self._open(self._storage(experiment, checkpoint), experiment).read(checkpoint.uuid)
+            )
         except NotFound as error:
             if not experiment.unmanaged:
                 raise

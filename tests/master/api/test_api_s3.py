@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import logging
 import tarfile
@@ -106,3 +107,28 @@ async def test_a_policy_and_a_deletion(rig: Rig, things: Things, s3: S3Server, t
     await rig.call("DELETE", f"/api/v1/experiments/{things.experiment.id}")
     await until(lambda: rig.store.experiments.get(things.experiment.id) is None, "it is gone")
     assert s3.names(prefix) == []
+
+
+async def test_a_service_that_hangs_holds_up_nobody_else(rig: Rig, things: Things) -> None:
+    hanging, over = asyncio.Semaphore(0), asyncio.Event()
+
+    async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        hanging.release()
+        await over.wait()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as service:
+        url = f"http://127.0.0.1:{service.sockets[0].getsockname()[1]}"
+        storage = {**things.experiment.config["checkpoint_storage"], "endpoint_url": url}
+        away = {**things.experiment.config, "checkpoint_storage": storage}
+        await rig.keep(SaveExperiment(replace(things.experiment, config=away)))
+        path = f"/checkpoints/{things.checkpoint.uuid}"
+        downloads = [asyncio.create_task(rig.call("GET", path)) for _ in range(4)]
+        for _ in range(4):  # all threads that there are for this
+            await hanging.acquire()
+        shown = await asyncio.wait_for(rig.call("GET", f"{CHECKPOINTS}/{things.checkpoint.uuid}"), 30)
+        assert shown.status == 200
+        service.close()
+        over.set()
+        for answer in await asyncio.gather(*downloads):
+            assert (answer.status, "cannot be reached" in answer.error) == (400, True)

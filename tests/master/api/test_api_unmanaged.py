@@ -122,6 +122,16 @@ async def test_names_are_each_users_own(rig: Rig) -> None:
     assert len({alices, bobs, admins}) == 3
 
 
+async def test_a_checkpoint_of_another_user_is_not_had_by_another_spelling(rig: Rig) -> None:
+    _, trial = await new(rig)
+    saved = await checkpoint(rig, trial, 1)
+    _, bobs = await new(rig, by="bob")
+    task = (await ok(rig, "GET", f"/api/v1/trials/{bobs}", by="bob"))["trial"]["taskId"]
+    for name in (saved, saved.upper()):
+        body = {"uuid": name, "taskId": task, "metadata": {"steps_completed": 1}}
+        assert (await rig.call("POST", "/api/v1/checkpoints", body, by="bob")).status == 409
+
+
 async def test_silence_by_a_clock_of_the_test(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment, trial = await new(rig)
     await start(rig, trial)
