@@ -46,7 +46,9 @@ class UnixAddress:
         return str(self.path)
 
     def listen(self) -> socket.socket:
-        self._own_folder()
+        with contextlib.suppress(FileExistsError):
+            self.path.parent.mkdir(mode=0o700, parents=True)
+        self._check_folder()
         listener = socket.socket(socket.AF_UNIX)
         try:
             try:
@@ -63,6 +65,7 @@ class UnixAddress:
         return listener
 
     def connect(self, timeout: float) -> socket.socket:
+        self._check_folder()  # what listens in another user's would send us pickles
         connection = socket.socket(socket.AF_UNIX)
         connection.settimeout(timeout)
         try:
@@ -79,9 +82,8 @@ class UnixAddress:
             return False
         return True
 
-    def _own_folder(self) -> None:
-        with contextlib.suppress(FileExistsError):
-            self.path.parent.mkdir(mode=0o700, parents=True)
+    def _check_folder(self) -> None:
+        """Raises FileNotFoundError where there is none yet."""
         status = os.lstat(self.path.parent)
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise DistributedError(

@@ -254,6 +254,12 @@ def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "g").chmod(0o777)
     with pytest.raises(DistributedError, match="this user alone"):
         UnixAddress(tmp_path / "g" / "s").listen()
+    # Nor by those who would believe what listens there: off the cluster the key is no secret.
+    with socket.socket(socket.AF_UNIX) as another:
+        another.bind(str(tmp_path / "g" / "s"))
+        another.listen()
+        with pytest.raises(DistributedError, match="this user alone"):
+            Star(UnixAddress(tmp_path / "g" / "s"), b"key", index=1, size=2, ranks=[0, 1], timeout=1)
 
 
 def test_after_close_calls_say_so(tmp_path: Path) -> None:
