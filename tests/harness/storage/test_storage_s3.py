@@ -5,8 +5,10 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +220,33 @@ def test_errors_are_for_people_and_hide_the_keys(
             storage.from_config({**config, **changes}).resources("one")
         shown = f"{caught.value} {storage.from_config(config)}" + caplog.text
         assert not any(secret in shown for secret in KEYS.values())
+
+
+def test_what_is_no_such_service_has_no_empty_buckets(prefix: str) -> None:
+    class Console(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            page = b"<html><body>Please log in</body></html>"
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Console) as console:
+        thread = threading.Thread(target=console.serve_forever)
+        thread.start()
+        try:
+            url = f"http://127.0.0.1:{console.server_port}"
+            config = {"type": "s3", "bucket": BUCKET, "prefix": prefix, "endpoint_url": url, **KEYS}
+            manager = storage.from_config(config)
+            for call in (manager.resources, manager.delete):
+                with pytest.raises(StorageError, match=f"at {url} is no service of S3's kind") as caught:
+                    call("a-checkpoint")
+                assert not isinstance(caught.value, CheckpointNotFound)
+        finally:
+            console.shutdown()
+            thread.join()
 
 
 def test_without_the_library_the_message_says_what_to_install() -> None:

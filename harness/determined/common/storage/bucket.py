@@ -22,6 +22,7 @@ T = TypeVar("T")
 CONNECTIONS = 8
 _CONNECT_SECONDS, _READ_SECONDS = 10, 60
 _ATTEMPTS = 3  # of one request, by the library
+_OF_LISTINGS = {"Name", "IsTruncated", "KeyCount", "Contents"}  # each service's have some of these
 _DELETED_AT_ONCE = 1000  # what the protocol takes
 _PATIENCE_SECONDS = 300.0
 # Of a server that has a bad moment; the library knows them too, and gives up sooner.
@@ -162,6 +163,12 @@ class Bucket:
         pages = self._client.get_paginator("list_objects_v2")
         with self.explained():
             for page in pages.paginate(Bucket=self._bucket, Prefix=self._prefix + start):
+                if page.keys().isdisjoint(_OF_LISTINGS):
+                    # A console, a proxy's own page: to the library an empty listing, by which checkpoints would be gone.
+                    raise StorageError(
+                        f"{self}: what answers at {self._client.meta.endpoint_url} is no service of S3's kind; check"
+                        " checkpoint_storage.endpoint_url (the port of a web console is not the service's)"
+                    )
                 for row in page.get("Contents", ()):
                     name = row["Key"].removeprefix(self._prefix)
                     yield Found(
