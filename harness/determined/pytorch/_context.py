@@ -71,6 +71,7 @@ class PyTorchTrialContext(TrialContext):
         self._averages_gradients: dict[int, bool] = {}  # by the id of an optimizer
         self._scalers: list[torch.amp.GradScaler] = []
         self._amp_scaler: torch.amp.GradScaler | None = None  # of `experimental.use_amp`, one of `_scalers`
+        self._warned_of_scaler = False
         self._amp_stepped = False  # whether an optimizer was stepped by it since its last update
         self._holds_step = False  # whether the last step_optimizer() left the gradients to add up
         self._reducers = RegisteredReducers()
@@ -242,6 +243,12 @@ class PyTorchTrialContext(TrialContext):
             raise TrialError("step_optimizer() takes an optimizer that was wrapped by wrap_optimizer()")
         if scaler is None:
             scaler = self._amp_scaler
+        elif not any(scaler is known for known in self._scalers) and not self._warned_of_scaler:
+            self._warned_of_scaler = True
+            logger.warning(
+                "step_optimizer() got a scaler that wrap_scaler() does not know: its scale is in no checkpoint, "
+                "and a resumed training may differ"
+            )
         frequency = self._aggregation_frequency
         if frequency > 1:
             self._holds_step = (self.current_train_batch() + 1) % frequency != 0

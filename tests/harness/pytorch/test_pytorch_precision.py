@@ -101,6 +101,19 @@ def test_a_scaler_of_the_trials_own_is_updated_when_a_step_was_taken() -> None:
         context.experimental.use_amp()
 
 
+def test_a_scaler_that_is_in_no_checkpoint_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    class Unwrapped(SmallTrial):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+            loss = self.model(batch[1]).square().mean()
+            self.context.backward(scaler.scale(loss))
+            self.context.step_optimizer(self.optimizer, scaler=scaler)
+            return loss
+
+    fit(Unwrapped, max_length=Batch(3))
+    assert caplog.text.count("wrap_scaler() does not know") == 1
+
+
 def test_autocast_forward_pass_is_of_one_model() -> None:
     with pytorch.init() as context:
         first, second = (context.wrap_model(torch.nn.Linear(2, 1)) for _ in range(2))
@@ -156,6 +169,12 @@ def test_checkpoints_carry_plain_names(tmp_path: Path) -> None:
     assert list(state) == ["0.weight", "0.bias", "2.weight", "2.bias"]
     plain = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Dropout(), torch.nn.Linear(16, 1))
     plain.load_state_dict(state)
+
+    class Outer(Compiled):
+        parts = ("outer",)
+
+    loaded: Any = pytorch.load_trial_from_checkpoint_path(file.parent, trial_class=Outer)
+    assert all(map(torch.equal, loaded.model.parameters(), done.model.parameters()))
 
 
 def test_periods_in_records() -> None:

@@ -142,7 +142,7 @@ def check(setup: Setup, first: tuple[str, int], second: tuple[str, int]) -> None
 
 
 few, many = (
-    settings(max_examples=n, deadline=None, suppress_health_check=[HealthCheck.too_slow]) for n in (25, 400)
+    settings(max_examples=n, deadline=None, suppress_health_check=[HealthCheck.too_slow]) for n in (25, 200)
 )
 
 
