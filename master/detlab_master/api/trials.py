@@ -58,7 +58,10 @@ class OneTrial(ApiHandler):
         assert trial is not None
         assert experiment is not None
         heard = await self.services.unmanaged.heard(
-            experiment, trial.id, None if state is None else TrialState(state)
+            experiment,
+            trial.id,
+            None if state is None else TrialState(state),
+            fields.optional_integer("trialRunId"),  # our own client's; the official one does not say it
         )
         view = await self.read(trial_view, self.services.store, experiment, heard)
         shown = self.services.experiments.shown_trial_state(heard)

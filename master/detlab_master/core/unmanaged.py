@@ -49,10 +49,14 @@ class TrialStarted:
 
 @dataclass(frozen=True)
 class TrialHeard:
-    """A heartbeat, perhaps with what has become of the trial: one of `REPORTED`."""
+    """A heartbeat, perhaps with what has become of the trial: one of `REPORTED`.
+
+    `run_id`: of the run that speaks, where it says so. One that was replaced must not end the next one's trial.
+    """
 
     trial_id: int
     state: T | None = None
+    run_id: int | None = None
 
 
 @dataclass(frozen=True)

@@ -138,8 +138,15 @@ class ExperimentAtWork:
                 self._handle(event, plan)
                 known = self._unmanaged.named(external_id)
                 plan.answer = known or max(self.trials.values(), key=lambda one: one.id)
-            case unmanaged.TrialStarted(trial_id) | unmanaged.TrialHeard(trial_id):
+            case unmanaged.TrialStarted(trial_id):
                 self._trial(trial_id)
+                self._handle(event, plan)
+                plan.answer = self._trial(trial_id)
+            case unmanaged.TrialHeard(trial_id, _, run_id):
+                if run_id is None:
+                    self._trial(trial_id)
+                else:
+                    self._present_run(trial_id, run_id)
                 self._handle(event, plan)
                 plan.answer = self._trial(trial_id)
             case _:
@@ -295,14 +302,18 @@ class ExperimentAtWork:
             self._matched[found.trial_id] = replace(found, matches=(*known, *new))
 
     def _check_run(self, trial_id: int, run_id: int) -> Trial:
+        known = self._present_run(trial_id, run_id)
+        if known.unmanaged:
+            unmanaged.check_takes_reports(known)
+        return known
+
+    def _present_run(self, trial_id: int, run_id: int) -> Trial:
         known = self._trial(trial_id)
         if run_id != known.run_id:
             raise Invalid(
                 f"trial {trial_id} is in run {known.run_id}, and this report comes from run {run_id}:"
                 " that process was replaced and must end"
             )
-        if known.unmanaged:
-            unmanaged.check_takes_reports(known)
         return known
 
     def _trial(self, trial_id: int) -> Trial:

@@ -97,15 +97,20 @@ class UnmanagedService:
         latest = await asyncio.to_thread(self._store.checkpoints.latest, trial_id) if resume else None
         return cast(Trial, started), latest
 
-    async def heard(self, experiment: Experiment, trial_id: int, state: TrialState | None) -> Trial:
+    async def heard(
+        self, experiment: Experiment, trial_id: int, state: TrialState | None, run_id: int | None
+    ) -> Trial:
         """A heartbeat, perhaps with what has become of the trial.
 
+        Args:
+            run_id: of the run that speaks; None where its client does not say.
+
         Raises:
-            Invalid: the trial is not of this kind.
+            Invalid: the trial is not of this kind, or another run has taken the place of this one.
             IllegalMove: it has ended, and says something else now.
         """
         _check_unmanaged(experiment, f"trial {trial_id}")
-        (heard,) = await self._at_work.ask_unmanaged(experiment.id, core.TrialHeard(trial_id, state))
+        (heard,) = await self._at_work.ask_unmanaged(experiment.id, core.TrialHeard(trial_id, state, run_id))
         return cast(Trial, heard)
 
     # Signs of life

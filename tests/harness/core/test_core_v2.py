@@ -126,13 +126,13 @@ def test_heartbeats_go_on_until_the_experiment_is_gone() -> None:
 
     class Session:
         def patch(self, path: str, json: Any) -> None:
-            assert (path, json) == ("/api/v1/trials/1", {"trialId": 1})
+            assert (path, json) == ("/api/v1/trials/1", {"trialId": 1, "trialRunId": 2})
             answer = answers.pop(0)
             beats.release()
             if answer is not None:
                 raise answer
 
-    heart = _registration.Heartbeat(Session(), 1, every=0.001)  # type: ignore[arg-type]
+    heart = _registration.Heartbeat(Session(), 1, 2, every=0.001)  # type: ignore[arg-type]
     heart.start()
     for _ in range(4):
         assert beats.acquire(timeout=10)

@@ -97,6 +97,9 @@ async def test_a_script_by_its_names(rig: Rig) -> None:
     }
     old = await report(rig, trial, 2, 20)
     assert (old.status, "that process was replaced and must end" in old.error) == (400, True)
+    for state in ({}, {"state": "STATE_CANCELED"}):  # Ctrl-C in the window in which it hung
+        said = await rig.call("PATCH", f"/api/v1/trials/{trial}", {**state, "trialRunId": 2})
+        assert (said.status, "that process was replaced and must end" in said.error) == (400, True)
     assert (await report(rig, trial, 3, 5)).status == 200
     await checkpoint(rig, trial, 5, run=2, status=400)
     await checkpoint(rig, trial, 5, run=3)

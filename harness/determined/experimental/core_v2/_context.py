@@ -31,10 +31,11 @@ class Detached:
     def __init__(self, session: api.Session, info: ClusterInfo, rank: int) -> None:
         self._session = session
         self._trial_id = info.trial.trial_id
+        self._run_id = info.trial._trial_run_id
         self._chief = rank == 0
         self._beats = session.again(retries=0, read_timeout=None)
         self._lines = session.again(retries=END_RETRIES, read_timeout=None)
-        self._heartbeat = Heartbeat(self._beats, self._trial_id)
+        self._heartbeat = Heartbeat(self._beats, self._trial_id, self._run_id)
         self._logs = LogShipper(self._lines, info.task_id, rank)
         self._ended = False
 
@@ -58,7 +59,7 @@ class Detached:
 
     def _say(self, end: End) -> None:
         try:
-            report_state(self._session, self._trial_id, end.value)
+            report_state(self._session, self._trial_id, self._run_id, end.value)
         except (errors.APIException, errors.MasterUnreachable) as error:
             logger.warning("the master was not told that this script has ended (%s): %s", end.name, error)
 

@@ -46,7 +46,7 @@ def register(session: api.Session, config: _config.Config) -> ClusterInfo:
     number = int(trial["id"])
     start = {"trialId": number, "resume": True}
     run = json_object(session.post(f"/api/v1/trials/{number}/start", json=start))
-    report_state(session, number, "STATE_RUNNING")
+    report_state(session, number, int(run["trialRunId"]), "STATE_RUNNING")
     return _info(session, str(cluster["clusterId"]), trial, run, submitted, hparams)
 
 
@@ -88,17 +88,19 @@ def _info(
     )
 
 
-def report_state(session: api.Session, trial_id: int, state: str | None) -> None:
-    body = {"trialId": trial_id, **({} if state is None else {"state": state})}
+def report_state(session: api.Session, trial_id: int, run_id: int, state: str | None) -> None:
+    """A sign of life, perhaps with what has become of the trial. One of a run that was replaced is refused."""
+    body = {"trialId": trial_id, "trialRunId": run_id, **({} if state is None else {"state": state})}
     session.patch(f"/api/v1/trials/{trial_id}", json=body)
 
 
 class Heartbeat:
     """Tells the master every minute that the script is there: one that falls silent for minutes counts as failed."""
 
-    def __init__(self, session: api.Session, trial_id: int, every: float | None = None) -> None:
+    def __init__(self, session: api.Session, trial_id: int, run_id: int, every: float | None = None) -> None:
         self._session = session
         self._trial_id = trial_id
+        self._run_id = run_id
         self._every = HEARTBEAT_SECONDS if every is None else every
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="determined-heartbeat", daemon=True)
@@ -114,9 +116,9 @@ class Heartbeat:
     def _run(self) -> None:
         while not self._stop.wait(self._every):
             try:
-                report_state(self._session, self._trial_id, None)
+                report_state(self._session, self._trial_id, self._run_id, None)
             except errors.APIException as error:
-                if error.status_code in (401, 403, 404):
+                if error.status_code in (400, 401, 403, 404):
                     logger.warning("the master takes no heartbeats of this script any more: %s", error)
                     return
                 logger.debug("a heartbeat was refused: %s", error)
