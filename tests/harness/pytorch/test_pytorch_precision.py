@@ -247,3 +247,34 @@ def test_the_log_says_how_fast_it_goes(
     lines = [r.message for r in caplog.records if r.message.startswith("trained on 2 batches")]
     assert len(lines) == 2
     assert "records/s" in lines[0]
+
+
+def test_two_optimizers_with_one_scaler_resume() -> None:
+    """As of a generator and a discriminator, whose gradients the other's loss adds to."""
+
+    class Two(SmallTrial):
+        def __init__(self, context: pytorch.PyTorchTrialContext) -> None:
+            super().__init__(context)
+            context.experimental.use_amp()
+            self.critic = context.wrap_model(torch.nn.Linear(1, 1))
+            self.second = context.wrap_optimizer(torch.optim.Adam(self.critic.parameters(), lr=0.01))
+
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            loss = self.critic(self.model(batch[1])).square().mean()
+            self.context.backward(loss)
+            self.context.step_optimizer(self.optimizer)
+            if batch_idx % 2:
+                self.context.step_optimizer(self.second)
+            return loss
+
+    with autocast_type(torch.float16):
+        whole = fit(Two, max_length=Batch(10), aggregation=1)
+        first = fit(Two, max_length=Batch(10), checkpoint_period=Batch(5), aggregation=1)
+        uuid = next(call[1] for call in first.recorder.calls if call[0] == "upload_end")
+        resumed = fit(Two, max_length=Batch(10), latest_checkpoint=uuid)
+    for name in ("model", "critic"):
+        parameters = zip(getattr(whole, name).parameters(), getattr(resumed, name).parameters(), strict=True)
+        assert all(torch.equal(a, b) for a, b in parameters)
+    scales = [trial.context._amp_scaler.state_dict() for trial in (whole, resumed)]
+    assert scales[0] == scales[1]
+    assert 0 < scales[0]["_growth_tracker"] < 10
