@@ -461,6 +461,8 @@ async def test_the_agents_socket_needs_the_agents_token(scene: Scene) -> None:
     token = (cluster.master_folder / "agent-token").read_text().strip()
     connection = await websocket_connect(HTTPRequest(address, headers={"Authorization": f"Bearer {token}"}))
     connection.close()
+    while await connection.read_message() is not None:  # None: it is closed, its socket too
+        pass
 
 
 def test_det_does_not_fetch_another_users_checkpoint(scene: Scene, tmp_path: Path) -> None:

@@ -54,8 +54,8 @@ def replay(seed: int) -> World:
     return world
 
 
-@pytest.mark.parametrize("decade", range(8))
-def test_eighty_seeds(decade: int) -> None:
+@pytest.mark.parametrize("decade", range(10))
+def test_a_hundred_seeds(decade: int) -> None:
     for seed in range(decade * 10, decade * 10 + 10):
         replay(seed)
 

@@ -78,7 +78,7 @@ def test_ends_after_every_third_commit(searcher: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("searcher", SEARCHES)
 def test_ends_after_random_commits_and_steps(searcher: dict[str, Any]) -> None:
-    for seed in range(20, 23):
+    for seed in range(20, 24):
         assert_same(seed, searcher, after_commits=sometimes(seed, 0.1), after_steps=sometimes(-seed, 0.05))
 
 
