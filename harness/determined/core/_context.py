@@ -1,5 +1,6 @@
 """The one place where the parts of the Core API meet: `core.init()`."""
 
+import atexit
 import contextlib
 import faulthandler
 import logging
@@ -75,6 +76,7 @@ class Context:
 
     def start(self) -> None:
         """Start the threads in the background. `with` does it."""
+        atexit.register(self._at_exit, os.getpid())
         if self.info is not None:
             # `kill -USR1` shows where a trial hangs.
             faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
@@ -89,6 +91,7 @@ class Context:
 
         Raises the error of a report that the master refused.
         """
+        atexit.unregister(self._at_exit)
         with contextlib.ExitStack() as stack:
             if self._session is not None:
                 stack.callback(self._session.close)
@@ -101,6 +104,15 @@ class Context:
                 stack.callback(self._sender.close)
             if self.info is not None:
                 stack.callback(faulthandler.unregister, signal.SIGUSR1)
+
+    def _at_exit(self, process: int) -> None:
+        """A script that never closes its context loses none of its reports by that."""
+        if os.getpid() != process:
+            return  # forked off by the script: the threads are not here
+        try:
+            Context.close(self)
+        except Exception:
+            logger.exception("could not send all reports")
 
     def alert(self, title: str | None = None, description: str | None = None, level: str = "info") -> None:
         """Make people look: a line in the trial's log at this level, which is debug, info, warn or error.

@@ -3,6 +3,8 @@ import decimal
 import json
 import logging
 import math
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -446,3 +448,18 @@ def test_several_slots_are_refused_with_what_to_do(
     monkeypatch.setenv("DET_SLOT_IDS", "[0, 1]")
     with pytest.raises(ValueError, match="slots_per_trial"):
         core.init()
+
+
+def test_a_script_that_never_closes_its_context_loses_no_reports(trial: StubMaster) -> None:
+    script = """
+import os
+from determined import core
+core_context = core.init()
+core_context.start()
+if os.fork() == 0:
+    raise SystemExit  # a child has no threads to wait for
+os.wait()
+core_context.train.report_validation_metrics(7, {"loss": 1.0})
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    assert [body["metrics"]["stepsCompleted"] for body in trial.sent("/metrics")] == [7]
