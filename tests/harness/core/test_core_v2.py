@@ -233,3 +233,47 @@ async def test_all_ranks_are_one_trial(rig: Rig) -> None:
     refused, told = await asyncio.to_thread(register, wrong)
     assert isinstance(refused, errors.APIException) and "luck" in str(refused)
     assert isinstance(told, RuntimeError) and "luck" in str(told)
+
+
+def test_long_lines_and_dots_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_logs, "MAX_LINE", 10)
+    monkeypatch.setattr(_logs, "MAX_TEXT", 25)
+    master = Master()
+    sizes: list[int] = []
+
+    def post(path: str, json: Any) -> None:
+        sizes.append(sum(len(one["log"]) for one in json))
+        Master.post(master, path, json)
+
+    monkeypatch.setattr(master, "post", post)
+    shipping = shipper(master)
+    for _ in range(34):
+        shipping.add(".", "stdout")
+    shipping.add("x" * 40 + "\n", "stderr")
+    shipping._thread.start()
+    shipping.close()
+    text = {
+        kind: [line["log"] for line in master.lines if line["stdtype"] == kind]
+        for kind in ("stdout", "stderr")
+    }
+    assert "".join(text["stdout"]) == "." * 34
+    assert "".join(text["stderr"]) == "x" * 40 + "\n"
+    assert max(len(line["log"]) for line in master.lines) == 10
+    assert max(sizes) < 25 + 10
+
+
+def test_progress_by_dots_costs_the_script_the_same_however_many_there_were() -> None:
+    begun = _logs._Begun()
+    for _ in range(20_000):
+        assert begun.add(".") == []
+    assert len(begun._pieces) == 20_000  # put together once, and not with each
+    assert begun.add("\n") == ["." * 20_000 + "\n"]
+
+
+@pytest.mark.parametrize("kind", ["waiting", "text"])
+def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setattr(_logs, "MAX_WAITING" if kind == "waiting" else "MAX_WAITING_TEXT", 3)
+    shipping = shipper(Master())
+    for number in range(5):
+        shipping.add(f"{number}\n" if kind == "waiting" else "\n", "stdout")
+    assert (len(shipping._lines), shipping._dropped) == (3, 2)

@@ -6,6 +6,7 @@ import logging
 import re
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterable
 from typing import Any, TextIO
 
@@ -15,7 +16,10 @@ from determined.common.api import errors
 logger = logging.getLogger("determined.core")
 FLUSH_SECONDS = 1.0
 MAX_LINES = 1000  # in one request
+MAX_TEXT = 1 << 20  # characters in one request, which take up to 12 bytes each there; the master takes 32 MiB
 MAX_WAITING = 100_000  # lines, while the master is away; then the oldest go
+MAX_WAITING_TEXT = 64 << 20  # characters
+MAX_LINE = 32 << 10  # characters; a longer line becomes several
 END_SECONDS = 10.0  # for what is left when the script ends
 _LINE_END = re.compile(r"(?<=[\n\r])")
 _LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL):\s*")
@@ -42,6 +46,32 @@ class Tee:
         return getattr(self._stream, name)
 
 
+class _Begun:
+    """The beginning of a line that has not ended: in the pieces in which it came, so that dots of progress cost little."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._size = 0
+
+    def add(self, text: str) -> list[str]:
+        """The lines that have ended with this text."""
+        *ended, rest = _LINE_END.split(text)
+        if ended:
+            ended[0] = "".join((*self._pieces, ended[0]))
+            self._pieces, self._size = [], 0
+        if rest:
+            self._pieces.append(rest)
+            self._size += len(rest)
+        if self._size > MAX_LINE:
+            ended += self.end()
+        return [line[at : at + MAX_LINE] for line in ended for at in range(0, len(line), MAX_LINE)]
+
+    def end(self) -> list[str]:
+        """What is there, as a line."""
+        rest, self._pieces, self._size = "".join(self._pieces), [], 0
+        return [rest] if rest else []
+
+
 class LogShipper:
     """Sends stdout and stderr of this process to the log of its trial: what Python code prints, line by line.
 
@@ -53,8 +83,9 @@ class LogShipper:
         self._task_id = task_id
         self._rank = rank
         self._changed = threading.Condition()
-        self._lines: list[dict[str, Any]] = []
-        self._begun = {"stdout": "", "stderr": ""}  # of lines that have not ended
+        self._lines: deque[dict[str, Any]] = deque()
+        self._size = 0  # characters of these
+        self._begun = {"stdout": _Begun(), "stderr": _Begun()}
         self._dropped = 0
         self._closed = False
         self._refused = False
@@ -77,9 +108,7 @@ class LogShipper:
         with self._changed:
             if self._closed or self._refused:
                 return
-            *whole, rest = _LINE_END.split(self._begun[stdtype] + text)
-            self._begun[stdtype] = rest
-            self._take(whole, stdtype)
+            self._take(self._begun[stdtype].add(text), stdtype)
 
     def close(self) -> None:
         """Give the streams back, and send what is left, for some seconds."""
@@ -87,8 +116,8 @@ class LogShipper:
             if getattr(sys, name) is tee:
                 setattr(sys, name, stream)
         with self._changed:
-            for stdtype, rest in self._begun.items():
-                self._take([rest] if rest else [], stdtype)
+            for stdtype, begun in self._begun.items():
+                self._take(begun.end(), stdtype)
             self._closed = True
             self._changed.notify_all()
         if self._thread.ident is not None:
@@ -108,12 +137,25 @@ class LogShipper:
                     **({"level": f"LOG_LEVEL_{level[1]}"} if level else {}),
                 }
             )
-        surplus = len(self._lines) - MAX_WAITING
-        if surplus > 0:
-            del self._lines[:surplus]
-            self._dropped += surplus
+            self._size += len(self._lines[-1]["log"])
+        while len(self._lines) > MAX_WAITING or self._size > MAX_WAITING_TEXT:
+            self._pop()
+            self._dropped += 1
         if len(self._lines) >= MAX_LINES:
             self._changed.notify_all()
+
+    def _pop(self) -> dict[str, Any]:
+        line = self._lines.popleft()
+        self._size -= len(line["log"])
+        return line
+
+    def _batch(self) -> list[dict[str, Any]]:
+        batch: list[dict[str, Any]] = []
+        text = 0
+        while self._lines and len(batch) < MAX_LINES and text < MAX_TEXT:
+            batch.append(self._pop())
+            text += len(batch[-1]["log"])
+        return batch
 
     def _run(self) -> None:
         while True:
@@ -121,7 +163,7 @@ class LogShipper:
                 self._changed.wait_for(
                     lambda: self._closed or len(self._lines) >= MAX_LINES, timeout=FLUSH_SECONDS
                 )
-                batch, self._lines = self._lines[:MAX_LINES], self._lines[MAX_LINES:]
+                batch = self._batch()
                 dropped, self._dropped = self._dropped, 0
                 done = self._closed and not self._lines
             if dropped and batch:
