@@ -31,7 +31,7 @@ from support.cluster import Cluster, cluster
 CONTESTANT = HERE / "training_contestant.py"
 TORCH = "torch==2.13.0"
 PEERS = "python3 -m venv .venv-peers && .venv-peers/bin/pip install torch==2.13.0 lightning==2.6.6 accelerate==1.15.0"
-OFFICIAL = "make .venv-official/.installed && .venv-official/bin/pip install torch==2.13.0 tensorboard"
+OFFICIAL = "make .venv-official/.torch"
 STEPS = {"small": 4000, "large": 500}
 
 
