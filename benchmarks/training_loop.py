@@ -189,12 +189,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--sizes", nargs="+", choices=STEPS, default=list(STEPS))
+    parser.add_argument("--alone", action="store_true", help="leave the other packages out")
     parser.add_argument(
         "--keep-nothing", action="store_true", help="print only, and leave RESULTS.md as it is"
     )
     options = parser.parse_args()
-    contestants = [contestant for contestant in CONTESTANTS if contestant.there]
-    missing = {contestant.environment for contestant in CONTESTANTS} - {c.environment for c in contestants}
+    wanted = [contestant for contestant in CONTESTANTS if not options.alone or contestant.environment == OURS]
+    contestants = [contestant for contestant in wanted if contestant.there]
+    missing = {contestant.environment for contestant in wanted} - {c.environment for c in contestants}
     for environment, command in ((".venv-official", OFFICIAL), (".venv-peers", PEERS)):
         if REPO / environment in missing:
             print(
