@@ -31,6 +31,7 @@ logger = logging.getLogger("determined.pytorch")
 STATE_DICT = "state_dict.pth"
 TRIAL_STATE = "trial_state.pkl"
 LOAD_DATA = "load_data.json"
+_SECRETS = ("access_key", "secret_key", "connection_string", "credential")
 
 
 @dataclass
@@ -73,7 +74,7 @@ def save(
         pickle.dump(asdict(state), file)
     load_data = {
         "trial_type": "PyTorchTrial",
-        "experiment_config": context.get_experiment_config(),
+        "experiment_config": _without_secrets(context.get_experiment_config()),
         "hparams": context.get_hparams(),
         "trial_cls_spec": class_spec(trial_class),
         "is_trainer": True,
@@ -196,6 +197,17 @@ def class_spec(trial_class: type) -> str:
         elif file is not None:
             module = Path(file).stem
     return f"{module}:{trial_class.__qualname__}"
+
+
+def _without_secrets(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The experiment's configuration without the keys to its storage and its image: checkpoints are handed on."""
+    storage, environment = config.get("checkpoint_storage"), config.get("environment")
+    kept = dict(config)
+    if isinstance(storage, Mapping):
+        kept["checkpoint_storage"] = {k: value for k, value in storage.items() if k not in _SECRETS}
+    if isinstance(environment, Mapping):
+        kept["environment"] = {k: value for k, value in environment.items() if k != "registry_auth"}
+    return kept
 
 
 def metadata(steps_completed: int) -> dict[str, Any]:

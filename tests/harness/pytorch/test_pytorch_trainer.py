@@ -1,4 +1,5 @@
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -369,6 +370,10 @@ def test_an_evaluation_over_the_whole_data_and_foreign_loaders(trial: StubMaster
 def test_a_downloaded_checkpoint_becomes_a_trial_again(
     trial: StubMaster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    config = json.loads(os.environ["DET_EXPERIMENT_CONFIG"])
+    config["checkpoint_storage"]["secret_key"] = "nobody's business"
+    config["environment"] = {"registry_auth": {"password": "nobody's business"}}
+    monkeypatch.setenv("DET_EXPERIMENT_CONFIG", json.dumps(config))
     code = tmp_path / "run" / "train" / "model"
     code.mkdir(parents=True)
     (code / "helper.py").write_text("WIDTH = 4\n")
@@ -389,6 +394,8 @@ def test_a_downloaded_checkpoint_becomes_a_trial_again(
     ]
     load_data = json.loads((folder / "load_data.json").read_text())
     assert load_data["trial_cls_spec"] == "model_def:Tiny"
+    assert load_data["experiment_config"]["data"] == {"place": "here"}
+    assert "nobody's business" not in (folder / "load_data.json").read_text()
     assert load_data["hparams"] == {"global_batch_size": 8}
     metadata = json.loads((folder / "metadata.json").read_text())
     assert metadata["steps_completed"] == 2
