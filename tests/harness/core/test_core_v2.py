@@ -23,7 +23,7 @@ from determined.experimental.core_v2._logs import LogShipper
 from harness.ranks import on_ranks
 from harness.real_master import rig
 from master.api.rig import Rig
-from support.cluster import wait_for
+from support.cluster import free_port, wait_for
 
 __all__ = ["rig"]
 
@@ -277,3 +277,14 @@ def test_what_waits_is_bounded(monkeypatch: pytest.MonkeyPatch, kind: str) -> No
     for number in range(5):
         shipping.add(f"{number}\n" if kind == "waiting" else "\n", "stdout")
     assert (len(shipping._lines), shipping._dropped) == (3, 2)
+
+
+def test_a_wrong_address_is_not_tried_for_as_long_as_a_training_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, value in {"DET_USER": "alice", "DET_USER_TOKEN": "token"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("DET_MASTER", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setattr(_context, "FIRST_RETRIES", 0)
+    with pytest.raises(errors.MasterUnreachable, match="cannot reach the master"):
+        core_v2.init(config=core_v2.Config(name="nowhere"))

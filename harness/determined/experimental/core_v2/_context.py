@@ -24,6 +24,10 @@ from determined.experimental.core_v2._registration import END_RETRIES, End, Hear
 
 logger = logging.getLogger("determined.core")
 
+# With the session's waits nearly a minute. A training puts up with a master that is away for ten; whoever has mistyped an
+# address should hear of it.
+FIRST_RETRIES = 10
+
 
 class Detached:
     """What runs beside a detached script's context: heartbeats of the chief, logs of each process; and how it ends."""
@@ -151,7 +155,8 @@ def init_context(
     session = _session(client)
     detached = None
     try:
-        info = _registered(session, settings, distributed)
+        with session.again(retries=FIRST_RETRIES, read_timeout=None) as first:
+            info = _registered(first, settings, distributed)
         detached = Detached(session, info, distributed.rank)
         return core_context.trial_context(
             info,
@@ -172,9 +177,9 @@ def init_context(
 def _session(client: Determined | None) -> api.Session:
     """A session of the script's own: the client's may be closed before."""
     if client is None:
-        return authentication.logged_in_session(
-            patience=authentication.Patience(retries=core_context.MASTER_RETRIES)
-        )
+        patience = authentication.Patience(retries=FIRST_RETRIES)
+        with authentication.logged_in_session(patience=patience) as first:
+            return first.again(retries=core_context.MASTER_RETRIES, read_timeout=None)
     return client.session.again(retries=core_context.MASTER_RETRIES, read_timeout=None)
 
 
