@@ -65,6 +65,7 @@ def test_configs_name_a_folder(config: dict[str, Any], folder: str) -> None:
         ({"type": "gcs", "bucket": "b"}, "'gcs': this version knows shared_fs, directory, s3"),
         ({"type": "s3"}, "needs the name of a bucket"),
         ({"type": "s3", "bucket": "b", "prefix": "a/../b"}, "must not contain '..'"),
+        ({"type": "s3", "bucket": "b", "access_key": {"a": 1}, "secret_key": "s"}, "must be texts"),
         ({"type": "s3", "bucket": "b", "access_key": "a"}, "both or neither"),
         ({"type": "s3", "bucket": "b", "endpoint_url": "localhost:9000"}, "expected http://HOST:PORT"),
         ({"type": "s3", "bucket": "b", "endpoint_url": "http://a:b@c"}, "has a password in it"),

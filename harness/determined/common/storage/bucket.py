@@ -84,6 +84,8 @@ class Bucket:
             )
         if ".." in prefix.split("/"):
             raise StorageError(f"checkpoint_storage.prefix {prefix!r} must not contain '..'")
+        if not all(key is None or isinstance(key, str) for key in keys):
+            raise StorageError("checkpoint_storage.access_key and secret_key must be texts")
         if (keys[0] is None) != (keys[1] is None):
             raise StorageError(
                 "checkpoint_storage has one of access_key and secret_key: it needs both or neither"
