@@ -261,15 +261,18 @@ def test_checkpoints(store: Store) -> None:
 
 
 def test_a_storage_configuration_has_one_number(store: Store) -> None:
-    first = store.checkpoints.storage_id({"type": "shared_fs", "host_path": "/a"})
-    second = store.checkpoints.storage_id({"type": "shared_fs", "host_path": "/b"})
+    first = store.checkpoints.storage_id({"type": "shared_fs", "host_path": "/a"}, 1)
+    second = store.checkpoints.storage_id({"type": "shared_fs", "host_path": "/b"}, 1)
     assert first != second
-    assert store.checkpoints.storage_id({"host_path": "/a", "type": "shared_fs"}) == first
-    assert store.checkpoints.storage(second) == {"type": "shared_fs", "host_path": "/b"}
-    assert store.checkpoints.storage(99) is None
+    assert store.checkpoints.storage_id({"host_path": "/a", "type": "shared_fs"}, 1) == first
+    assert store.checkpoints.storage(second, 1) == {"type": "shared_fs", "host_path": "/b"}
+    assert store.checkpoints.storage(99, 1) is None
+    another = store.checkpoints.storage_id({"type": "shared_fs", "host_path": "/a"}, 2)
+    assert another not in (first, second)
+    assert store.checkpoints.storage(another, 1) is store.checkpoints.storage(first, 2) is None
     numbers: list[int] = []
     threads = [
-        threading.Thread(target=lambda: numbers.append(store.checkpoints.storage_id({"type": "s3"})))
+        threading.Thread(target=lambda: numbers.append(store.checkpoints.storage_id({"type": "s3"}, 1)))
         for _ in range(8)
     ]
     for thread in threads:

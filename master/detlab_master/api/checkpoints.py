@@ -72,7 +72,10 @@ class Checkpoints(ApiHandler):
             if allocation is None or allocation.task_id != task_id:
                 raise fields.refuse("allocationId", f"task {task_id} has no such allocation")
         checkpoint = _reported(fields, task, allocation_id, self.services.now())
-        known = await self.read(self.services.store.checkpoints.get, checkpoint.uuid)
+        store, storage_id = self.services.store.checkpoints, checkpoint.storage_id
+        if storage_id is not None and await self.read(store.storage, storage_id, task.owner_id) is None:
+            raise fields.refuse("storageId", "expected the number that /api/v1/runs/start has answered")
+        known = await self.read(store.get, checkpoint.uuid)
         if known is not None and known.trial_id != checkpoint.trial_id:
             raise Conflict(
                 f"checkpoint '{checkpoint.uuid}' is there already: every checkpoint needs a uuid of its own"

@@ -17,12 +17,15 @@ class StartRun(ApiHandler):
 
     async def post(self) -> None:
         fields = await self.fields()
-        await self.admit(Kind.TRIAL, fields.integer("runId"), Access.REPORT)
+        trial_id = fields.integer("runId")
+        await self.admit(Kind.TRIAL, trial_id, Access.REPORT)
         storage = fields.object("checkpointStorage")
         if not storage:
             self.reply({})
             return
-        number = await self.read(self.services.store.checkpoints.storage_id, storage)
+        trial = await self.services.at_work.trial(trial_id)
+        owner = (await self.services.at_work.get(trial.experiment_id)).owner_id
+        number = await self.read(self.services.store.checkpoints.storage_id, storage, owner)
         self.reply({"storageId": number})
 
 

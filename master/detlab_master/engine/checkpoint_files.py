@@ -114,7 +114,9 @@ class CheckpointFiles:
     def _storage(self, experiment: Experiment, checkpoint: Checkpoint) -> Json:
         """The training code may have chosen another storage than the configuration's."""
         chosen = (
-            None if checkpoint.storage_id is None else self._store.checkpoints.storage(checkpoint.storage_id)
+            None
+            if checkpoint.storage_id is None
+            else self._store.checkpoints.storage(checkpoint.storage_id, experiment.owner_id)
         )
         config: Json = experiment.config["checkpoint_storage"]
         return chosen if chosen and chosen.get("type") else config

@@ -280,8 +280,8 @@ class CheckpointReads(Protocol):
         """The COMPLETED one with the most steps_completed (the later report where equal)."""
         ...
 
-    def storage(self, storage_id: int) -> records.Json | None:
-        """The configuration of that number."""
+    def storage(self, storage_id: int, owner_id: int) -> records.Json | None:
+        """The user's configuration of that number; another's is not there, for there may be keys in it."""
         ...
 
     def sources(
@@ -300,8 +300,8 @@ class CheckpointReads(Protocol):
         """The trials that have not ended and whose warm start is one of these, or one of that experiment, by id."""
         ...
 
-    def storage_id(self, config: records.Json) -> int:
-        """The number of this storage configuration; the same configuration always has the same one.
+    def storage_id(self, config: records.Json, owner_id: int) -> int:
+        """The number of this storage configuration of a user; the same one always has the same number.
 
         This one read may write (its own short transaction).
         """

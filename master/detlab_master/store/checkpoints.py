@@ -26,9 +26,9 @@ _UNFINISHED = [state for state in TrialState if not state.terminal]
 _STORAGE = sa.select(checkpoint_storages.c.id).where(checkpoint_storages.c.digest == sa.bindparam("key"))
 
 
-def storage_digest(config: records.Json) -> str:
-    """The same for configurations that are equal, in whatever order their keys came."""
-    return hashlib.sha256(json.dumps(config, sort_keys=True, default=dict).encode()).hexdigest()
+def storage_digest(config: records.Json, owner_id: int) -> str:
+    """The same for equal configurations of one user, in whatever order their keys came."""
+    return hashlib.sha256(json.dumps([owner_id, config], sort_keys=True, default=dict).encode()).hexdigest()
 
 
 class SqlCheckpoints:
@@ -64,10 +64,11 @@ class SqlCheckpoints:
     def latest(self, trial_id: int) -> records.Checkpoint | None:
         return self._reader.one(CHECKPOINTS, _LATEST, key=trial_id)
 
-    def storage(self, storage_id: int) -> records.Json | None:
+    def storage(self, storage_id: int, owner_id: int) -> records.Json | None:
         s = checkpoint_storages.c
-        rows = self._reader.rows(sa.select(s.config).where(s.id == storage_id))
-        return rows[0][0] if rows else None
+        rows = self._reader.rows(sa.select(s.config, s.digest).where(s.id == storage_id))
+        # The digest says whose it is.
+        return rows[0][0] if rows and rows[0][1] == storage_digest(rows[0][0], owner_id) else None
 
     def sources(
         self, *, checkpoint_uuid: str | None = None, model_version: tuple[int, int] | None = None
@@ -100,8 +101,8 @@ class SqlCheckpoints:
             statement = statement.where(t.warm_start_checkpoint.in_(its))
         return self._reader.all(TRIALS, statement.order_by(t.id))
 
-    def storage_id(self, config: records.Json) -> int:
-        digest = storage_digest(config)
+    def storage_id(self, config: records.Json, owner_id: int) -> int:
+        digest = storage_digest(config, owner_id)
         rows = self._reader.rows(_STORAGE, {"key": digest})
         if not rows:
             self._add_storage(digest, config)

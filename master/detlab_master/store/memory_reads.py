@@ -338,9 +338,13 @@ class MemoryCheckpoints(_Reads):
         completed = self.find(trial_id=trial_id, states=[CheckpointState.COMPLETED])
         return completed[-1] if completed else None
 
-    def storage(self, storage_id: int) -> records.Json | None:
+    def storage(self, storage_id: int, owner_id: int) -> records.Json | None:
         with self._lock:
-            return dict(self._data.storages.values()).get(storage_id)
+            config = dict(self._data.storages.values()).get(storage_id)
+            if config is None:
+                return None
+            known = self._data.storages.get(storage_digest(config, owner_id))
+            return config if known is not None and known[0] == storage_id else None
 
     def sources(
         self, *, checkpoint_uuid: str | None = None, model_version: tuple[int, int] | None = None
@@ -379,10 +383,10 @@ class MemoryCheckpoints(_Reads):
                 and (experiment_id is None or (uuid in saved and saved[uuid].experiment_id == experiment_id))
             ]
 
-    def storage_id(self, config: records.Json) -> int:
+    def storage_id(self, config: records.Json, owner_id: int) -> int:
         with self._lock:
             new = len(self._data.storages) + 1, config
-            return self._data.storages.setdefault(storage_digest(config), new)[0]
+            return self._data.storages.setdefault(storage_digest(config, owner_id), new)[0]
 
 
 class MemoryWorkloads(_Reads):

@@ -313,7 +313,9 @@ checkpoint_storages = sa.Table(
     "checkpoint_storages",
     metadata,
     sa.Column("id", INT, primary_key=True),
-    sa.Column("digest", TEXT, nullable=False),  # SHA-256 of the configuration's JSON with sorted keys
+    sa.Column(
+        "digest", TEXT, nullable=False
+    ),  # SHA-256 of the JSON of its user's id and the configuration, keys sorted
     sa.Column("config", JSON, nullable=False),
     sa.UniqueConstraint("digest"),
 )

@@ -244,7 +244,7 @@ async def test_what_belongs_to_others_stays_whatever_its_mode(rig: Rig) -> None:
 async def test_training_code_may_have_chosen_another_storage(rig: Rig) -> None:
     things = await rig.things()
     chosen = {"type": "shared_fs", "host_path": str(rig.folder), "storage_path": "elsewhere"}
-    number = rig.store.checkpoints.storage_id(chosen)
+    number = rig.store.checkpoints.storage_id(chosen, things.experiment.owner_id)
     (rig.folder / "elsewhere").mkdir()
     moved = rig.folder / "elsewhere" / things.checkpoint.uuid
     files_of(rig, things).rename(moved)
@@ -261,7 +261,7 @@ async def test_training_code_may_have_chosen_another_storage(rig: Rig) -> None:
 )
 async def test_a_storage_that_makes_no_sense(rig: Rig, chosen: dict[str, Any]) -> None:
     things = await rig.things()
-    number = rig.store.checkpoints.storage_id(chosen)
+    number = rig.store.checkpoints.storage_id(chosen, things.experiment.owner_id)
     await rig.keep(SaveCheckpoint(replace(things.checkpoint, storage_id=number)))
     for method, path in (("DELETE", CHECKPOINTS), ("POST", RM)):
         assert (await rig.call(method, path, {"checkpointUuids": [things.checkpoint.uuid]})).status == 400

@@ -17,8 +17,8 @@ import pytest
 from determined.common import storage as harness
 from determined.common.storage import MANIFEST
 from detlab_master.core.states import CheckpointState
-from detlab_master.store.writes import SaveExperiment
-from master.api.rig import Rig, Things
+from detlab_master.store.writes import SaveCheckpoint, SaveExperiment
+from master.api.rig import BOB, Rig, Things
 from master.api.test_api_retention import RM, kept, more, set_policy, until
 from support.s3 import KEYS, S3Server
 
@@ -132,3 +132,26 @@ async def test_a_service_that_hangs_holds_up_nobody_else(rig: Rig, things: Thing
         over.set()
         for answer in await asyncio.gather(*downloads):
             assert (answer.status, "cannot be reached" in answer.error) == (400, True)
+
+
+async def test_the_keys_that_a_user_has_given_serve_nobody_else(
+    rig: Rig, things: Things, s3: S3Server, tmp_path: Path
+) -> None:
+    name = str(uuid.uuid4())
+    save(things, name, tmp_path / "made")  # by a script that never told the master
+    storage = things.experiment.config["checkpoint_storage"]
+    start = {"runId": things.trial.id, "checkpointStorage": storage}
+    number = (await rig.call("POST", "/api/v1/runs/start", start)).json["storageId"]
+    bobs = await rig.things(BOB)
+    body = {
+        "uuid": name,
+        "taskId": bobs.task.id,
+        "allocationId": bobs.checkpoint.allocation_id,
+        "metadata": {"steps_completed": 1},
+        "storageId": number,
+    }
+    refused = await rig.call("POST", CHECKPOINTS, body, by="bob")
+    assert (refused.status, "storageId" in refused.error) == (400, True)
+    await rig.keep(SaveCheckpoint(replace(bobs.checkpoint, storage_id=number)))
+    answer = await rig.call("GET", f"/checkpoints/{bobs.checkpoint.uuid}", by="bob")
+    assert answer.status == 200  # from where his own experiment keeps them

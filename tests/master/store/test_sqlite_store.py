@@ -67,7 +67,7 @@ def test_a_file_that_is_opened_again_gives_the_same_answers(path: Path) -> None:
             store.trials.open_allocations(),
             store.metrics.reports([1, 2], include_archived=True),
             store.checkpoints.find(),
-            store.checkpoints.storage_id({"type": "shared_fs"}),
+            store.checkpoints.storage_id({"type": "shared_fs"}, 1),
             store.logs.find(LogFilter(["1.task-1"])),
             store.highest_ids(),
             store.cluster_id(),
