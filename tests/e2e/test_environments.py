@@ -75,6 +75,14 @@ def test_what_is_said_when_it_is_submitted(ours: Cluster, image: str, says: str 
     assert [message[: len(says or "")] for message in of_image] == ([] if says is None else [says])
 
 
+def test_a_storage_that_only_the_official_package_has_is_warned_of(ours: Cluster) -> None:
+    asked = {**config("mine"), "checkpoint_storage": {"type": "gcs", "bucket": "team"}}
+    body = {"config": yaml.safe_dump(asked), "validateOnly": True}
+    messages = ours.post("/api/v1/experiments", body)["messages"]
+    (told,) = [message for message in messages if "checkpoint_storage" in message]
+    assert told.startswith("<config>.checkpoint_storage.type: gcs is refused when a trial starts, unless")
+
+
 def test_what_no_agent_can_run_is_refused_when_it_is_submitted(ours: Cluster) -> None:
     answer = ours.request("POST", "/api/v1/experiments", json={"config": yaml.safe_dump(config("bare"))})
     assert answer.status_code == 400

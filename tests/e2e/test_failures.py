@@ -55,7 +55,7 @@ def test_det_follows_a_failing_experiment_to_its_end(place: Place, tmp_path: Pat
     (tmp_path / "model" / "train.py").write_text("raise SystemExit('out of luck')\n")
     (tmp_path / "config.yaml").write_text(json.dumps(script_config(place.side)))
     followed = place.det("experiment", "create", "config.yaml", "model", "-f", cwd=tmp_path)
-    assert "out of luck" in followed.stdout
+    assert followed.returncode == 1 and "out of luck" in followed.stdout
     assert "ERROR" in followed.stdout and "Failed: trial" in followed.stdout, followed.stdout
 
 

@@ -40,7 +40,7 @@ def register(commands: Subparsers) -> None:
         "-f",
         "--follow-first-trial",
         action="store_true",
-        help="follow it to its end, with its first trial's log",
+        help="follow it to its end, with its first trial's log; exit code 1 unless it is COMPLETED",
     )
     whether.add_argument("--paused", action="store_true", help="do not start it yet")
     whether.add_argument(
@@ -57,7 +57,7 @@ def register(commands: Subparsers) -> None:
         "-f",
         "--follow-first-trial",
         action="store_true",
-        help="follow it to its end, with its first trial's log",
+        help="follow it to its end, with its first trial's log; exit code 1 unless it is COMPLETED",
     )
 
     p = command(verbs, "list ls", list_experiments, "list experiments: your own that are not archived")
@@ -160,11 +160,11 @@ def create(args: argparse.Namespace) -> int:
     print(f"Created experiment {experiment.id}", flush=True)
     _warn(warnings)
     if args.follow_first_trial:
-        follow(session, experiment, _det(args))
+        return follow(session, experiment, _det(args))
     return 0
 
 
-def continue_(args: argparse.Namespace) -> None:
+def continue_(args: argparse.Namespace) -> int:
     from determined.cli.connect import connect
     from determined.cli.follow import follow
     from determined.cli.overrides import read_config
@@ -176,7 +176,8 @@ def continue_(args: argparse.Namespace) -> None:
     print(f"Continued experiment {experiment.id}", flush=True)
     _warn(warnings)
     if args.follow_first_trial:
-        follow(session, experiment, _det(args))
+        return follow(session, experiment, _det(args))
+    return 0
 
 
 def _det(args: argparse.Namespace) -> str:

@@ -13,10 +13,10 @@ POLL = 1.0  # seconds
 RETRIES = 30  # so that a restart of the master in between is waited out: some four minutes
 
 
-def follow(session: "Session", experiment: "Experiment", det: str) -> None:
+def follow(session: "Session", experiment: "Experiment", det: str) -> int:
     """Print the log of the first trial, then the progress of the rest, then the result.
 
-    `det` is how the person called the command, for the lines to type. Ctrl-C leaves the experiment running.
+    Returns the exit code, as `det experiment wait` has it: 0 where it is COMPLETED, else 1. `det` is how the person called the command, for the lines to type. Ctrl-C leaves the experiment running.
     """
     from determined.experimental._logs import LogQuery
 
@@ -39,6 +39,7 @@ def follow(session: "Session", experiment: "Experiment", det: str) -> None:
         )
         raise
     summarise(experiment, det)
+    return 0 if experiment.state.name == "COMPLETED" else 1
 
 
 def _wait(experiment: "Experiment") -> None:

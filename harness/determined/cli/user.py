@@ -58,9 +58,7 @@ def login(args: argparse.Namespace) -> None:
     try:
         token = authentication.login(url, username, password)
     except errors.UnauthenticatedException as e:
-        raise terminal.CliError(
-            f"the master at {url} refused the login of {username!r}: wrong name or password"
-        ) from e
+        raise terminal.CliError(authentication.refused(url, username)) from e
     problem = authentication.password_problem(password)
     if problem:
         terminal.warn(f"{problem}: change it with `det user change-password`")

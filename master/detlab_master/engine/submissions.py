@@ -120,7 +120,10 @@ class Submissions:
             unmanaged=asked.unmanaged,
             external_id=asked.external_id,
         )
-        return CreatedExperiment(experiment, [*resolved.warnings, *environment_warnings], launch_warnings)
+        warnings = [*resolved.warnings, *environment_warnings]
+        if not asked.unmanaged:
+            warnings += _storage(config)
+        return CreatedExperiment(experiment, warnings, launch_warnings)
 
     async def continued(self, experiment: Experiment, override: str) -> CreatedExperiment:
         """An experiment that has ended, with the configuration with which it would go on.
@@ -295,6 +298,18 @@ class Submissions:
 def _says_anything(override: str) -> bool:
     """Clients send an empty object, null or nothing where there is nothing to change."""
     return override.strip().removesuffix("...").strip() not in ("", "{}", "null")
+
+
+def _storage(config: Json) -> list[str]:
+    """Warn of a storage that the official package alone can write to."""
+    kind = config["checkpoint_storage"]["type"]
+    if kind not in ("gcs", "azure"):
+        return []
+    warning = (
+        f"<config>.checkpoint_storage.type: {kind} is refused when a trial starts, unless environment.image names an"
+        " environment with the official `determined` package; use shared_fs, directory or s3."
+    )
+    return [warning]
 
 
 def _place_of(config: Json) -> dict[str, object]:

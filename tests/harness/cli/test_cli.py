@@ -160,6 +160,7 @@ def test_a_wrong_password_and_no_password(master: StubMaster, det: Det) -> None:
     ran = det("user", "login", "ada", typed="wrong\n")
     assert ran.code == 1
     assert "refused the login of 'ada': wrong name or password" in ran.err
+    assert "Users of a JupyterHub have no password here: type `det token create`" in ran.err
     ran = det("user", "login", "ada")
     assert ran.code == 1
     assert "no answer on standard input" in ran.err

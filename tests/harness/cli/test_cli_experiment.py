@@ -239,6 +239,7 @@ def test_follow_of_an_experiment_that_ends_without_a_trial(
     master.paged(f"{API}/experiments/3/trials", "trials", [])
     master.paged(f"{API}/experiments/3/checkpoints", "checkpoints", [])
     ran = det("e", "create", "config.yaml", "model", "-f")
+    assert ran.code == 1, "as of `det e wait`"
     assert "experiment 3 ended as ERROR without a trial" in ran.err
     assert "Experiment 3 ERROR" in ran.out
     assert "No validation reported 'accuracy'\nNo checkpoint was saved\n" in ran.out

@@ -150,13 +150,16 @@ def _new_token(
     try:
         token = login(store.master, username, password, trust)
     except errors.UnauthenticatedException as e:
-        raise errors.NotLoggedIn(_refused(store.master, username)) from e
+        raise errors.NotLoggedIn(refused(store.master, username)) from e
     store.put(username, token, activate=activate)
     return token
 
 
-def _refused(url: str, username: str) -> str:
-    return f"the master at {url} refused the login of {username!r}: wrong name or password"
+def refused(url: str, username: str) -> str:
+    return (
+        f"the master at {url} refused the login of {username!r}: wrong name or password. Users of a JupyterHub have"
+        " no password here: type `det token create` in a terminal of JupyterLab"
+    )
 
 
 def _session(url: str, token: str, trust: Trust, patience: Patience) -> Session:

@@ -152,7 +152,8 @@ class DirectoryStorage:
         except OSError as e:
             if is_full(e, self.base):
                 raise self._full(storage_id) from e
-            raise StorageError(f"cannot write the checkpoint {self._path(storage_id)}: {e}") from e
+            who = f" (this process runs as the user {os.geteuid()})" if isinstance(e, PermissionError) else ""
+            raise StorageError(f"cannot write the checkpoint {self._path(storage_id)}: {e}{who}") from e
 
     def _full(self, storage_id: str) -> StorageError:
         return StorageError(
