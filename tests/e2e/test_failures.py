@@ -59,6 +59,27 @@ def test_det_follows_a_failing_experiment_to_its_end(place: Place, tmp_path: Pat
     assert "ERROR" in followed.stdout and "Failed: trial" in followed.stdout, followed.stdout
 
 
+MISNAMED = """
+from determined import core
+with core.init() as context:
+    context.train.report_validation_metrics(1, {"acuracy": 1.0, "batches": 1})
+    while not context.preempt.should_preempt():
+        pass
+"""
+
+
+def test_a_search_whose_metric_nobody_reports_says_so(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "train.py").write_text(MISNAMED)
+    search = searcher("adaptive_asha", max_trials=1, time_metric="batches", max_time=4)
+    (tmp_path / "config.yaml").write_text(json.dumps(script_config(place.side, searcher=search)))
+    followed = place.det("experiment", "create", "config.yaml", "model", "-f", cwd=tmp_path)
+    why = "a validation report lacks the metric 'accuracy' that searcher.metric names; it has 'acuracy', 'batches'"
+    assert f"\n{why}" in followed.stdout, followed.stdout
+    assert f"Asked to stop: the search has failed: {why}" in followed.stdout
+    assert "canceled by the user" not in followed.stdout
+
+
 def test_code_that_fails_in_training_starts_again_from_its_checkpoint(place: Place) -> None:
     config = witness_config(place.side, max_restarts=2)
     config["hyperparameters"] = hyperparameters(fail_at=4)

@@ -59,12 +59,14 @@ def _wait(experiment: "Experiment") -> None:
 
 
 def summarise(experiment: "Experiment", det: str) -> None:
-    """The last state, the best validation with its trial, and how to fetch its checkpoint."""
+    """The last state and why, the best validation with its trial, and how to fetch its checkpoint."""
     took = ""
     if experiment.start_time and experiment.end_time:
         took = f" after {render.duration((experiment.end_time - experiment.start_time).total_seconds())}"
     trials = experiment.num_trials
     print(f"Experiment {experiment.id} {experiment.state.name}{took}, {trials} trial{'s' * (trials != 1)}")
+    if experiment.error:
+        print(experiment.error)
     best = experiment.best_trial()
     if best is None:
         print(f"No validation reported {experiment.searcher_metric!r}")

@@ -53,6 +53,7 @@ class Experiment:
         self.unmanaged: bool = bool(raw.get("unmanaged"))
         self.start_time = _wire.time(raw["startTime"])
         self.end_time = _wire.time(raw.get("endTime"))
+        self.error: str = raw.get("error") or ""  # why it is ERROR, where its search has failed
 
     def __repr__(self) -> str:
         return f"Experiment(id={self.id}, name={self.name!r}, state={self.state.name})"

@@ -328,7 +328,7 @@ class ExperimentMachine:
         if state.stopping or state.terminal:
             return []
         self.experiment = replace(self.experiment, error=why)
-        return self._stop(S.STOPPING_ERROR, trials.Canceled(), ids, now)
+        return self._stop(S.STOPPING_ERROR, trials.Canceled(f"the search has failed: {why}"), ids, now)
 
     def _finish_if_done(self, now: float) -> list[Effect]:
         state = self.experiment.state

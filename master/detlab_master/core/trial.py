@@ -34,6 +34,8 @@ class Paused:
 class Canceled:
     """Stop gracefully: checkpoint, then exit."""
 
+    why: str = "canceled by the user"
+
 
 @dataclass(frozen=True)
 class Killed:
@@ -181,10 +183,10 @@ def step(trial: Trial, event: Event, *, max_restarts: int, now: float) -> tuple[
             if trial.state is not S.ACTIVE:
                 return trial, []
             return _stop(_move(trial, S.PAUSED), "the experiment was paused")
-        case Canceled():
+        case Canceled(why):
             if trial.state.stopping:
                 return trial, []
-            return _stop_for_good(trial, S.STOPPING_CANCELED, S.CANCELED, "canceled by the user", now)
+            return _stop_for_good(trial, S.STOPPING_CANCELED, S.CANCELED, why, now)
         case Killed():
             if trial.state is S.STOPPING_KILLED:
                 return trial, []

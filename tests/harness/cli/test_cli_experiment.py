@@ -234,14 +234,14 @@ def test_follow_of_an_experiment_that_ends_without_a_trial(
     master: StubMaster, det: Det, folder: Path
 ) -> None:
     created(master)
-    failed = experiment(state="STATE_ERROR", numTrials=0)
+    failed = experiment(state="STATE_ERROR", numTrials=0, error="the search found no point")
     master.answer("GET", f"{API}/experiments/3", {"experiment": failed})
     master.paged(f"{API}/experiments/3/trials", "trials", [])
     master.paged(f"{API}/experiments/3/checkpoints", "checkpoints", [])
     ran = det("e", "create", "config.yaml", "model", "-f")
     assert ran.code == 1, "as of `det e wait`"
     assert "experiment 3 ended as ERROR without a trial" in ran.err
-    assert "Experiment 3 ERROR" in ran.out
+    assert "Experiment 3 ERROR" in ran.out and "\nthe search found no point\n" in ran.out
     assert "No validation reported 'accuracy'\nNo checkpoint was saved\n" in ran.out
 
 

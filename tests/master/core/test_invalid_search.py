@@ -12,7 +12,7 @@ from detlab_master.core.records import Allocation, Experiment, SearcherEvent, Tr
 from detlab_master.core.searchers.base import MAX_INVALID_IN_A_ROW
 from detlab_master.core.searchers.make import make
 from detlab_master.core.states import AllocationState, ExperimentState
-from detlab_master.core.trial import INVALID_HP
+from detlab_master.core.trial import INVALID_HP, StopAllocation
 
 
 class Ids:
@@ -56,10 +56,12 @@ def ended(trial: Trial) -> Allocation:
 @pytest.mark.parametrize("restart_after", [None, 1, MAX_INVALID_IN_A_ROW - 1])
 def test_the_experiment_ends_and_says_why(restart_after: int | None) -> None:
     machine, ids, past = machine_of(experiment()), Ids(), list[SearcherEvent]()
+    reasons: list[str] = []
 
     def handle(event: events.Event) -> None:
         effects = machine.handle(event, ids, 2.0)
         past.extend(each.event for each in effects if isinstance(each, events.RecordSearcherEvent))
+        reasons.extend(each.reason for each in effects if isinstance(each, StopAllocation))
 
     def state() -> ExperimentState:
         return machine.experiment.state
@@ -80,6 +82,7 @@ def test_the_experiment_ends_and_says_why(restart_after: int | None) -> None:
             machine.restore(past, before.trials.values())
     invalid()
     assert state() is ExperimentState.STOPPING_ERROR
+    assert reasons == [f"the search has failed: {machine.experiment.error}"] * 2, "nobody has canceled it"
     for trial in list(machine.trials.values()):
         if not trial.state.terminal:
             handle(events.AllocationEnded(trial.id, ended(trial)))
