@@ -328,7 +328,7 @@ def wait(args: argparse.Namespace) -> int:
 _DONE = {
     "pause": "Paused experiment {}",
     "activate": "Activated experiment {}",
-    "cancel": "Canceled experiment {}: it ends when its trials have saved a checkpoint",
+    "cancel": "Canceled experiment {}: it ends when its trials have saved a checkpoint; `kill` does not wait",
     "kill": "Killed experiment {}",
     "archive": "Archived experiment {}",
     "unarchive": "Unarchived experiment {}",

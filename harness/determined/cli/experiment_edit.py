@@ -55,7 +55,11 @@ def set_property(args: argparse.Namespace) -> None:
         "max-slots": experiment.set_max_slots,
     }
     changes[args.property](args.value)
-    print(f"Set {args.property} of experiment {experiment.id} to {args.value!r}")
+    print(f"Set {args.property} of experiment {experiment.id} to {_shown(args.value)}")
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else repr(value)
 
 
 def set_gc_policy(args: argparse.Namespace) -> None:
@@ -82,9 +86,7 @@ def set_gc_policy(args: argparse.Namespace) -> None:
             for c in preview.get("checkpoints") or []
         ]
         print(
-            f"These {len(rows)} checkpoints will be deleted:"
-            if rows
-            else "No checkpoint will be deleted now."
+            f"Checkpoints that will be deleted: {len(rows)}" if rows else "No checkpoint will be deleted now."
         )
         if rows:
             render.table(

@@ -302,7 +302,8 @@ class AllocationService:
             text = f"Asked to stop: {after.exit_reason or 'other work goes first'}"
         elif after.state is AllocationState.TERMINATED:
             code = "" if after.exit_code is None else f" with exit code {after.exit_code}"
-            why = f": {after.exit_reason}" if after.exit_reason else ""
+            reason = after.exit_reason or ""
+            why = "" if not reason or (code and reason.endswith(code)) else f": {reason}"
             text = f"Ended{code}{why}"
         if text is not None:
             failed = after.state is AllocationState.TERMINATED and after.failure is not None
