@@ -18,7 +18,7 @@ from browser.lab import Lab, keep_picture
 from support.cluster import wait_for
 from support.hub import Hub
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("no_request_leaves")]
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("no_request_leaves")]
 
 TRIALS = 16
 VIEW_BYTES = 300_000  # that a view may add to the exported notebook

@@ -1,8 +1,10 @@
 """Real processes that talk to each other as the ranks of one training."""
 
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,11 +26,15 @@ class Ranks:
     """The processes of one script. `distributed` is not made for it: the script does it, in its own way."""
 
     folder: Path
+    temporary: Path  # their own, and what is left in it
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def codes(self) -> list[int]:
         """The exit codes, once all have ended."""
         return [process.wait(60) for process in self.processes]
+
+    def sockets(self) -> list[Path]:
+        return [path for path in self.temporary.rglob("*") if path.is_socket()]
 
     def said(self, rank: int) -> str:
         return (self.folder / f"log-{rank}").read_text()
@@ -54,10 +60,10 @@ def ranks(
     folder: Path, script: str, size: int, machines: int = 1, extra: dict[str, str] | None = None
 ) -> Iterator[Ranks]:
     """Run a script in `size` processes, with the variables that torchrun would set. It has `core`, `DistributedError`, and `out`, a path of its own."""
-    (folder / "tmp").mkdir(exist_ok=True)
     here = size // machines
     port = free_port()
-    started = Ranks(folder)
+    # The path of a Unix socket has 107 bytes: in a folder with a longer one, those of all machines would be the same.
+    started = Ranks(folder, Path(tempfile.mkdtemp(dir="/tmp")))
     try:
         for rank in range(size):
             environment = os.environ | {
@@ -70,13 +76,13 @@ def ranks(
                 "MASTER_ADDR": "127.0.0.1",
                 "INTER_TRAIN_PROCESS_COMM_PORT_1": str(port),
                 "MASTER_PORT": str(port),
-                "TMPDIR": str(folder / "tmp"),
+                "TMPDIR": str(started.temporary),
                 "DET_DISTRIBUTED_KEY": "secret",
                 **(extra or {}),
             }
             # Machines that are none: each has a temporary folder of its own.
             if machines > 1:
-                environment["TMPDIR"] = str(folder / "tmp" / str(rank // here))
+                environment["TMPDIR"] = str(started.temporary / str(rank // here))
                 os.makedirs(environment["TMPDIR"], exist_ok=True)
             with open(folder / f"log-{rank}", "wb") as log:
                 command = [sys.executable, "-c", _HEAD + script, str(folder / f"out-{rank}")]
@@ -88,3 +94,4 @@ def ranks(
         for process in started.processes:
             process.kill()
             process.wait()
+        shutil.rmtree(started.temporary)
