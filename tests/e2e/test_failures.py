@@ -76,7 +76,7 @@ def test_a_search_whose_metric_nobody_reports_says_so(place: Place, tmp_path: Pa
     followed = place.det("experiment", "create", "config.yaml", "model", "-f", cwd=tmp_path)
     why = "a validation report lacks the metric 'accuracy' that searcher.metric names; it has 'acuracy', 'batches'"
     assert f"\n{why}" in followed.stdout, followed.stdout
-    assert f"Asked to stop: the search has failed: {why}" in followed.stdout
+    assert f"Asked to stop within 3600 s: the search has failed: {why}" in followed.stdout
     assert "canceled by the user" not in followed.stdout
 
 

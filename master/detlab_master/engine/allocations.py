@@ -299,7 +299,8 @@ class AllocationService:
             where = ", ".join(f"{c.agent_id} (slots {list(c.slot_ids)})" for c in after.containers)
             text = f"Scheduled on {where}, run {after.run_id}"
         elif after.preempt_requested_at is not None and before.preempt_requested_at is None:
-            text = f"Asked to stop: {after.exit_reason or 'other work goes first'}"
+            why = after.exit_reason or "other work goes first"
+            text = f"Asked to stop within {after.preemption_timeout:g} s: {why}"
         elif after.state is AllocationState.TERMINATED:
             code = "" if after.exit_code is None else f" with exit code {after.exit_code}"
             reason = after.exit_reason or ""
