@@ -101,6 +101,8 @@ def test_the_example_of_the_docs(place: Place) -> None:
     assert (shown["state"], shown["checkpointCount"]) == ("STATE_COMPLETED", 4)
     (trial,) = place.cluster.trials(shown["id"])
     assert trial["searcherMetricValue"] < 0.1
+    greeting = f"Reports to {place.cluster.url} as trial {trial['id']} of experiment {shown['id']}"
+    assert greeting in ended.stderr and greeting not in place.cluster.logs(trial["id"])
 
 
 def states(place: Place, experiment: int) -> tuple[str, str]:

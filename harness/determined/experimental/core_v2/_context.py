@@ -37,6 +37,10 @@ class Detached:
         self._trial_id = info.trial.trial_id
         self._run_id = info.trial._trial_run_id
         self._chief = rank == 0
+        self._greeting = (
+            f"Reports to {info.master_url} as trial {info.trial.trial_id} of experiment {info.trial.experiment_id}"
+            f" (det experiment describe {info.trial.experiment_id})"
+        )
         self._beats = session.again(retries=0, read_timeout=None)
         self._lines = session.again(retries=END_RETRIES, read_timeout=None)
         self._heartbeat = Heartbeat(self._beats, self._trial_id, self._run_id)
@@ -44,6 +48,8 @@ class Detached:
         self._ended = False
 
     def start(self) -> None:
+        if self._chief:  # before its log begins: it is for who started the script
+            print(self._greeting, file=sys.stderr, flush=True)
         self._logs.start()
         if self._chief:
             self._heartbeat.start()
