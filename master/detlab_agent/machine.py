@@ -13,6 +13,7 @@ are facts about containers that this machine knows: anything else is a bug, and 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -395,8 +396,17 @@ def _failure(ended: Ended, killed_by: KillReason | None) -> Failure | None:
         )
     return Failure(
         FailureKind.CONTAINER_FAILED,
-        ended.message or f"the container failed with exit code {ended.exit_code}",
+        ended.message
+        or f"the container failed with exit code {ended.exit_code}{_signal_of(ended.exit_code)}",
     )
+
+
+def _signal_of(exit_code: int | None) -> str:
+    """ " (killed by SIGKILL)" for 137, as shells count; empty where the code stands for no signal."""
+    try:
+        return f" (killed by {signal.Signals((exit_code or 0) - 128).name})"
+    except ValueError:
+        return ""
 
 
 def _kill(state: State, container: Container, grace_seconds: float, reason: KillReason) -> Step:

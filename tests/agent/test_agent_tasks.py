@@ -74,7 +74,7 @@ async def test_starting_a_container_again_only_repeats_its_state(
     [
         (("no-such-program",), 127, "'no-such-program' was not found on this agent (PATH="),
         (("/etc/passwd",), 126, "'/etc/passwd' cannot be executed: Permission denied"),
-        (("sh", "-c", "kill -9 $$"), 137, "exit code 137"),
+        (("sh", "-c", "kill -9 $$"), 137, "exit code 137 (killed by SIGKILL)"),
     ],
 )
 async def test_exit_codes(

@@ -146,7 +146,7 @@ class Context:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if isinstance(error, InvalidHP) and self._session is not None:
-            logger.info("the hyperparameters are invalid (%s): this trial ends here", error)
+            logger.warning("the hyperparameters are invalid (%s): this trial ends here", error)
             try:
                 self.train.report_early_exit(EarlyExitReason.INVALID_HP)
             finally:
