@@ -47,6 +47,7 @@ def test_two_ranks_are_paused_and_go_on_and_leave_charts_and_series(place: Place
     config = script_config(place.side)
     launch = "-m torch.distributed.run --standalone --nproc_per_node 2 train.py"
     config["entrypoint"] = f"{sys.executable} {launch}"
+    config["resources"] = {"slots_per_trial": 2}
     experiment = ours.create(config, {"train.py": SCRIPT})
     [trial] = wait_for(lambda: ours.trials(experiment), "the trial")
     summary = wait_for(

@@ -177,25 +177,27 @@ def init(
     folder in the user's data directory.
     """
     info = get_cluster_info()
-    distributed = distributed or DummyDistributedContext()
     if info is None or info.task_type != "TRIAL":
-        return local_context(info, distributed, checkpoint_storage, preempt_mode, tensorboard_mode)
+        alone = distributed or DummyDistributedContext()
+        return local_context(info, alone, checkpoint_storage, preempt_mode, tensorboard_mode)
     return _trial(info, distributed, checkpoint_storage, preempt_mode, tensorboard_mode)
 
 
 def _trial(
     info: ClusterInfo,
-    distributed: DistributedContext,
+    distributed: DistributedContext | None,
     checkpoint_storage: str | os.PathLike[str] | dict[str, Any] | None,
     preempt_mode: PreemptMode,
     tensorboard_mode: TensorboardMode,
 ) -> Context:
     slots = sum(info.container_slot_counts)
-    if slots > 1:
+    if slots > 1 and distributed is None:
         raise ValueError(
-            f"this trial has {slots} slots, but this version of determined.core trains in one process: "
-            "set resources.slots_per_trial to 1"
+            f"this trial has {slots} slots, but this process does not say how it shares them with others: start one"
+            " process for each (torchrun --standalone --nproc_per_node), and give core.init() a distributed such as"
+            " core.DistributedContext.from_torch_distributed(); or set resources.slots_per_trial to 1"
         )
+    distributed = distributed or DummyDistributedContext()
     return trial_context(
         info,
         lambda retries: _session(info, retries),

@@ -256,6 +256,8 @@ class TrainLoop:
         if name is None:
             return None
         if not isinstance(metrics.get(name), int | float):
+            if self._state.batches_trained > 0:
+                self._save()  # the training was right, and should not have to be done again
             raise TrialError(
                 f"searcher.metric is {name!r}, but the validation metrics have no such number; "
                 f"they are: {', '.join(metrics)}"

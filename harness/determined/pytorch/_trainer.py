@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import random
 import warnings
 from collections.abc import Iterator
@@ -40,10 +41,11 @@ def init(
     them. `aggregation_frequency`: batches whose gradients are gathered for one step of the optimizers.
     `enable_tensorboard_logging`: whether metrics are charted for TensorBoard, and files for it stored.
     """
-    if distributed is not None and distributed.size > 1:
+    processes = distributed.size if distributed is not None else int(os.environ.get("WORLD_SIZE") or 1)
+    if processes > 1:
         raise ValueError(
-            f"this context is of {distributed.size} processes, but this version of PyTorchTrial trains in one: start "
-            "one process, or exchange the gradients in a script that uses determined.core"
+            f"this script was started in {processes} processes, but this version of PyTorchTrial trains in one: start"
+            " one (without torchrun), or exchange the gradients in a script that uses determined.core"
         )
     info = get_cluster_info()
     trial = info.trial if info is not None and info.task_type == "TRIAL" else None

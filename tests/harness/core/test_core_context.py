@@ -442,9 +442,7 @@ def test_a_url_of_a_storage_that_is_not_known_is_refused(
         core.init(checkpoint_storage="hdfs://bucket")
 
 
-def test_several_slots_are_refused_with_what_to_do(
-    trial: StubMaster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_slots_want_to_know_of_the_others(trial: StubMaster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DET_SLOT_IDS", "[0, 1]")
     with pytest.raises(ValueError, match="slots_per_trial"):
         core.init()

@@ -180,7 +180,8 @@ def test_a_missing_searcher_metric_names_those_that_are_there(
     environment = trial_environment(trial, tmp_path, searcher={"name": "single", "metric": "acuracy"})
     monkeypatch.setenv("DET_EXPERIMENT_CONFIG", environment["DET_EXPERIMENT_CONFIG"])
     with pytest.raises(TrialError, match=r"'acuracy'.*validation_loss"):
-        fit(max_length=Batch(1))
+        fit(max_length=Batch(2))
+    assert list(checkpoints(trial)) == [2], "what was trained is kept"
 
 
 def test_another_trials_checkpoint_gives_its_weights_only(
@@ -584,10 +585,13 @@ def test_what_older_releases_had_is_named_with_its_successor(trial: StubMaster) 
     assert not hasattr(pytorch, "colour")
 
 
-def test_several_processes_are_refused() -> None:
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     several = det.core.DummyDistributedContext()
     several.size = 2
     with pytest.raises(ValueError, match="trains in one"), pytorch.init(distributed=several):
+        pass
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun does
+    with pytest.raises(ValueError, match="started in 2 processes"), pytorch.init():
         pass
 
 
