@@ -12,17 +12,19 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from detlab_master.store.base import HighestIds, StoreUnavailable
+from detlab_master.store.memory_data import Data
 from detlab_master.store.memory_reads import (
-    Data,
-    MemoryCheckpoints,
     MemoryExperiments,
-    MemoryLogs,
-    MemoryMetrics,
     MemoryModels,
     MemoryProjects,
     MemoryTemplates,
-    MemoryTrials,
     MemoryUsers,
+)
+from detlab_master.store.memory_trials import (
+    MemoryCheckpoints,
+    MemoryLogs,
+    MemoryMetrics,
+    MemoryTrials,
     MemoryWorkloads,
 )
 from detlab_master.store.memory_writes import Journal, apply

@@ -10,7 +10,7 @@ from detlab_master.core.metrics import PROFILING_GROUPS
 from detlab_master.store import records
 from detlab_master.store.applying import nothing_to_replace
 from detlab_master.store.base import StoreConflict
-from detlab_master.store.memory_reads import Data
+from detlab_master.store.memory_data import Data
 from detlab_master.store.rows import printable
 from detlab_master.store.writes import (
     AppendLogs,
