@@ -1,5 +1,6 @@
 import math
 import os
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -243,20 +244,22 @@ class TestPutFile:
         assert not (tmp_path / "stolen").exists()
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
-    def test_a_folder_that_another_user_prepared_is_not_used(self, tmp_path: Path) -> None:
-        for folder in (tmp_path, *tmp_path.parents[:-2]):
-            folder.chmod(folder.stat().st_mode | 0o011)
-        store = tmp_path / "store"
-        (store / "shared" / "mine").mkdir(parents=True)
-        (store / "shared").chmod(0o1777)
-        (store / "shared" / "mine").chmod(0o777)
-        (tmp_path / "f").write_text("x")
-        (tmp_path / "f").chmod(0o644)
-        os.seteuid(70005)
-        try:
-            with pytest.raises(StorageError, match="belongs to another user"):
-                DirectoryStorage(store).put_file(tmp_path / "f", "shared/mine/f", shared=1)
-            DirectoryStorage(store).put_file(tmp_path / "f", "shared/other/f", shared=1)
-        finally:
-            os.seteuid(0)
-        assert (store / "shared" / "other" / "f").read_text() == "x"
+    def test_a_folder_that_another_user_prepared_is_not_used(self) -> None:
+        # Not pytest's own folder: the other user may not pass through its parents, and other tests need them as they are.
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            folder.chmod(0o711)
+            store = folder / "store"
+            (store / "shared" / "mine").mkdir(parents=True)
+            (store / "shared").chmod(0o1777)
+            (store / "shared" / "mine").chmod(0o777)
+            (folder / "f").write_text("x")
+            (folder / "f").chmod(0o644)
+            os.seteuid(70005)
+            try:
+                with pytest.raises(StorageError, match="belongs to another user"):
+                    DirectoryStorage(store).put_file(folder / "f", "shared/mine/f", shared=1)
+                DirectoryStorage(store).put_file(folder / "f", "shared/other/f", shared=1)
+            finally:
+                os.seteuid(0)
+            assert (store / "shared" / "other" / "f").read_text() == "x"
