@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import signal
 from typing import Any
 
@@ -21,6 +22,12 @@ from detlab_spawner.client import MasterClient, MasterUnavailable, Refused, Unkn
 
 READY_SECONDS = 60.0
 SYNC_SECONDS = 15.0
+
+
+def _say(text: str) -> None:
+    """To the terminal, if there still is one: in `make up | tee log`, Ctrl-C ends `tee` first."""
+    with contextlib.suppress(OSError):
+        print(text, flush=True)
 
 
 class Supervision:
@@ -54,12 +61,12 @@ class Supervision:
     async def _end_all(self, number: signal.Signals) -> None:
         await self._hub._start_future  # what has not started yet could not be ended
         if number is signal.SIGINT:
-            print("\nDetlab ends, with all servers and tasks...", flush=True)
+            _say("\nDetlab ends, with all servers and tasks...")
             self._place.ending.touch()
             await asyncio.gather(*(self._stop(user, name) for user, name in self._active()))
-            atexit.register(print, greeting.ENDED, flush=True)
+            atexit.register(_say, greeting.ENDED)
         else:
-            atexit.register(print, greeting.RESTARTING, flush=True)
+            atexit.register(_say, greeting.RESTARTING)
         await self._hub.shutdown_cancel_tasks(number)
 
     def _active(self) -> list[tuple[Any, str]]:
@@ -85,7 +92,7 @@ class Supervision:
         while (slots := await self._slots()) == 0 and loop.time() < give_up:
             await asyncio.sleep(0.2)
         await self._write_activation()
-        print(greeting.banner(self._place, self._who, slots), flush=True)
+        _say(greeting.banner(self._place, self._who, slots))
 
     async def _write_activation(self) -> None:
         """For who runs the Hub: a terminal of this machine is theirs, too."""

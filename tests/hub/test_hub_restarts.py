@@ -194,6 +194,17 @@ def test_ctrl_c_ends_everything(hub: Hub) -> None:
     assert "data/passwords" in shown
 
 
+def test_ctrl_c_ends_everything_where_nothing_can_be_written(hub: Hub) -> None:
+    """As in `make up | tee log`, where Ctrl-C ends `tee` first."""
+    hub.signal(signal.SIGTERM)
+    (hub.data / "activate").unlink()
+    hub.begin(terminal=Path("/dev/full"))
+    wait_for((hub.data / "activate").exists, "the Hub is up", 60)
+    hub.up("anna")
+    hub.signal(signal.SIGINT)
+    wait_for(lambda: not hub.processes(), "nothing is left", 10)
+
+
 def test_secrets_are_for_the_owner_alone(hub: Hub) -> None:
     secrets = [
         "passwords",

@@ -74,7 +74,8 @@ class Hub:
         self.begin()
         wait_for(lambda: self.greeted(), "the Hub greets", 60)
 
-    def begin(self) -> None:
+    def begin(self, terminal: Path | None = None) -> None:
+        """Start it without waiting. `terminal`: where it writes to, if not to what `said` shows."""
         self.folder.mkdir(exist_ok=True)
         (self.folder / "jupyterhub_config.py").write_text(
             "from detlab_hub import configure\n"
@@ -84,7 +85,7 @@ class Hub:
             + self.more
         )
         mine = {k: v for k, v in os.environ.items() if not k.startswith(("DET_", "DETLAB_", "JUPYTER"))}
-        with (self.folder / "out").open("wb") as out:
+        with (terminal or self.folder / "out").open("wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "jupyterhub", "-f", "jupyterhub_config.py"],
                 stdin=subprocess.DEVNULL,
